@@ -1,0 +1,110 @@
+"""Which arms a gate runs, and the fingerprint that says when an arm's replays may be used again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvquant_eval.core.codec import digest, to_data
+from kvquant_eval.core.records import Block, KVTreatment, Prepared, Realisation, Role
+from kvquant_eval.core.settings import PlaceboKind, Settings
+
+PLACEBO = KVTreatment(name="placebo", dtype="placebo", realisation=Realisation.REFERENCE)
+REPEAT_ORDER = 1
+"""Seed of the order in which the ``repeat`` control runs the blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One treatment to run over the plan.
+
+    ``baseline`` names the arm it is compared with (itself for a baseline); ``order_seed`` shuffles the blocks when set;
+    ``accept`` lists engine settings that differ from the baseline on purpose.
+    """
+
+    name: str
+    role: Role
+    treatment: KVTreatment
+    args: Mapping[str, Any]
+    baseline: str
+    order_seed: int | None = None
+    accept: tuple[str, ...] = ()
+
+
+def plan_arms(settings: Settings) -> tuple[Arm, ...]:
+    """Baseline, controls, candidates. Reference arms need an eager engine: where the user's is compiled, they are
+    compared with an eager baseline of their own, ``baseline_eager``.
+    """
+    args, treatment = dict(settings.engine.args), settings.baseline
+    eager = {**args, "enforce_eager": True}
+    hooked_base = "baseline" if args.get("enforce_eager") else "baseline_eager"
+    arms = [
+        Arm(name="baseline", role=Role.BASELINE, treatment=treatment, args=args, baseline="baseline"),
+        Arm(
+            name="repeat",
+            role=Role.CONTROL,
+            treatment=treatment,
+            args=args,
+            baseline="baseline",
+            order_seed=REPEAT_ORDER,
+        ),
+    ]
+    if settings.placebo is PlaceboKind.JITTER:
+        arms.append(Arm(name="placebo", role=Role.CONTROL, treatment=PLACEBO, args=eager, baseline=hooked_base))
+    else:
+        limit = max(1, int(args.get("max_num_seqs") or 256) // 2)
+        arms.append(
+            Arm(
+                name="placebo",
+                role=Role.CONTROL,
+                treatment=treatment,
+                args={**args, "max_num_seqs": limit},
+                baseline="baseline",
+                accept=("scheduler_config.max_num_seqs",),
+            )
+        )
+    for name, candidate in settings.candidates.items():
+        reference = candidate.realisation is Realisation.REFERENCE
+        arms.append(
+            Arm(
+                name=name,
+                role=Role.CANDIDATE,
+                treatment=candidate,
+                args=eager if reference else args,
+                baseline=hooked_base if reference else "baseline",
+            )
+        )
+    if any(arm.baseline == "baseline_eager" for arm in arms):
+        arms.insert(
+            1,
+            Arm(name="baseline_eager", role=Role.BASELINE, treatment=treatment, args=eager, baseline="baseline_eager"),
+        )
+    return tuple(arms)
+
+
+def fingerprint(
+    arm: Arm, settings: Settings, prepared: Prepared, blocks: Sequence[Block], golden_sha256: str, code_sha256: str
+) -> str:
+    """sha256 over everything that can change the arm's replays, its role included: an arm is never compared with
+    itself.
+
+    ``code_sha256`` stands for the code that runs inside the arm.
+    """
+    return digest(
+        {
+            "role": arm.role,
+            "treatment": to_data(arm.treatment),
+            "args": dict(arm.args),
+            "order_seed": arm.order_seed,
+            "engine": settings.engine.engine,
+            "env": dict(settings.engine.env),
+            "top_logprobs": settings.engine.top_logprobs,
+            "model": [settings.model.id, settings.model.revision, prepared.weights_sha256, prepared.template_sha256],
+            "device": prepared.device,
+            "versions": dict(prepared.versions),
+            "golden": golden_sha256,
+            "blocks": [to_data(block) for block in blocks],
+            "code": code_sha256,
+        }
+    )

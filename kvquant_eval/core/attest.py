@@ -1,0 +1,189 @@
+"""Engine facts to findings: did each arm run the dtype it was asked for, and does nothing else differ?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kvquant_eval.core.codec import DataError, nearest
+from kvquant_eval.core.records import EngineFacts, Finding, KVTreatment, LayerFacts, Realisation
+
+_ALIASES = {"fp8": "fp8_e4m3", "half": "float16"}
+_UNQUANTIZED = ("bfloat16", "float16", "float32", "auto")
+NATIVE_DTYPES = (
+    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla",
+    "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "ultraquant_4bit",
+    "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4", "nvfp4_4over6",
+)  # fmt: skip
+"""vLLM 0.32, config/cache.py: CacheDType."""
+
+ALLOWED: Mapping[str, frozenset[str]] = {
+    "CPU_ATTN": frozenset({"auto", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"}),
+    "FLASH_ATTN": frozenset({"auto", "bfloat16", "float16", "fp8_e4m3"}),
+    "FLASHINFER": frozenset({"auto", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2", "nvfp4", "nvfp4_4over6"}),
+    "TRITON_ATTN": frozenset(
+        {"auto", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"}
+        | {"int4_per_token_head", "int8_per_token_head", "fp8_per_token_head"}
+    ),
+}
+"""Which cache dtypes a backend really implements; backends that are not listed are judged by the engine's own checks.
+The CPU backend starts with the others without a word and decodes wrong tokens (seen on vLLM 0.32)."""
+
+
+def canonical_dtype(dtype: str) -> str:
+    """One name for each dtype: ``fp8`` is ``fp8_e4m3``."""
+    return _ALIASES.get(dtype, dtype)
+
+
+def refuse_impossible(treatment: KVTreatment, platform: str) -> None:
+    """Raise DataError for a native dtype that is known not to work on ``platform`` (``cpu`` or ``gpu``), before an
+    engine starts. Reference formats are checked where they live, by the preparer.
+    """
+    if treatment.realisation is Realisation.REFERENCE:
+        return
+    where = f"kv.{treatment.name}.dtype"
+    if treatment.dtype not in NATIVE_DTYPES:
+        raise DataError(
+            f"{where}: a KV dtype of vLLM, got {treatment.dtype!r}; {nearest(treatment.dtype, NATIVE_DTYPES)}"
+        )
+    if platform == "cpu" and canonical_dtype(treatment.dtype) not in ALLOWED["CPU_ATTN"]:
+        raise DataError(
+            f"{where}: a dtype that vLLM's CPU backend implements ({', '.join(sorted(ALLOWED['CPU_ATTN']))}), got "
+            f"{treatment.dtype!r}, which it would accept and decode wrongly; use a GPU or a reference format"
+        )
+
+
+def effective_dtype(facts: EngineFacts) -> str:
+    """What the layers really store, e.g. ``fp8_e4m3``, ``int8 in bfloat16`` or ``bfloat16+fp8_e4m3`` when layers
+    differ.
+    """
+    return "+".join(sorted({_effective(layer) for layer in _layers(facts)})) or "none"
+
+
+def layers_quantized(facts: EngineFacts) -> tuple[list[int], list[int]]:
+    """Indices of the layers with and without a quantized cache (reference formats count as quantized)."""
+    quantized = {layer.index for layer in _layers(facts) if _is_quantized(layer)}
+    return sorted(quantized), sorted({layer.index for layer in _layers(facts)} - quantized)
+
+
+def bytes_per_token(facts: EngineFacts) -> float:
+    """K and V of all layers of one worker, in bytes."""
+    return sum(layer.bytes_per_token for layer in facts.layers[0]) if facts.layers else 0.0
+
+
+def judge_arm(arm: str, treatment: KVTreatment, facts: EngineFacts) -> list[Finding]:
+    """What is wrong with an arm by itself: dtype per layer, coverage, scales, backend."""
+    layers = list(_layers(facts))
+    if not layers:
+        return [_invalid(arm, "no attention layer could be read back")]
+    return [*_coverage(arm, treatment, layers), *_scales(arm, layers), *_backends(arm, layers)]
+
+
+def judge_pair(arm: str, baseline: EngineFacts, facts: EngineFacts, accepted: Iterable[str] = ()) -> list[Finding]:
+    """Every difference between an arm and its baseline that is not the KV treatment."""
+    accepted = set(accepted)
+    left, right = _identity(baseline), _identity(facts)
+    return [
+        Finding(
+            where=arm,
+            what=f"{key} differs from the baseline: {left.get(key)!r} against {right.get(key)!r}"
+            + (" (accepted)" if key in accepted else "; list it in gate.accept_differences if it is meant"),
+            invalid=key not in accepted,
+        )
+        for key in sorted(left.keys() | right.keys())
+        if left.get(key) != right.get(key)
+    ]
+
+
+def _coverage(arm: str, treatment: KVTreatment, layers: Sequence[LayerFacts]) -> list[Finding]:
+    """Each layer runs the requested dtype, or is left alone because it was listed.
+
+    Which layers have a sliding window is not read back: with ``sliding_window`` any layer may be left alone.
+    """
+    indices = {str(layer.index) for layer in layers}
+    skip, wanted = set(treatment.skip_layers), _wanted(treatment)
+    problems = [
+        f"skip_layers entry {entry!r} matches no layer (0..{len(indices) - 1})"
+        for entry in treatment.skip_layers
+        if entry not in indices and entry != "sliding_window"
+    ]
+    wrong: dict[str, list[int]] = {}
+    for layer in layers:
+        listed = str(layer.index) in skip or ("sliding_window" in skip and not _is_quantized(layer))
+        if listed and _is_quantized(layer):
+            problems.append(f"layer {layer.index} should be skipped, runs {_effective(layer)}")
+        if not listed and _effective(layer) != wanted:
+            wrong.setdefault(_effective(layer), []).append(layer.index)
+    problems += [
+        f"requested {treatment.dtype}, but {len(at)} of {len(layers)} layers run {dtype} (first: layer {at[0]})"
+        for dtype, at in sorted(wrong.items())
+    ]
+    if wanted not in _UNQUANTIZED and not any(_is_quantized(layer) for layer in layers):
+        problems.append(f"requested {treatment.dtype}, but no layer is quantized")
+    return [_invalid(arm, problem) for problem in problems]
+
+
+def _wanted(treatment: KVTreatment) -> str:
+    """What ``_effective`` must say. ``auto`` means: as the model computes, not quantized."""
+    dtype = canonical_dtype(treatment.dtype)
+    if treatment.realisation is Realisation.REFERENCE:
+        return f"{dtype} in bfloat16"
+    return "bfloat16" if dtype == "auto" else dtype
+
+
+def _effective(layer: LayerFacts) -> str:
+    stored = canonical_dtype(layer.storage if layer.kv_dtype == "auto" else layer.kv_dtype)
+    return f"{layer.format} in {stored}" if layer.format else stored
+
+
+def _is_quantized(layer: LayerFacts) -> bool:
+    return bool(layer.format) or _effective(layer) not in _UNQUANTIZED
+
+
+def _scales(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:
+    """Scales that cannot be right; the tensor and its float copy must agree."""
+    findings = []
+    for layer in layers:
+        pairs = (("k", layer.k_scale, layer.k_scale_tensor), ("v", layer.v_scale, layer.v_scale_tensor))
+        for name, scale, copy in pairs:
+            if scale is None:
+                continue
+            where = f"layer {layer.index}: {name}_scale is {scale}"
+            if not math.isfinite(scale) or scale <= 0:
+                findings.append(_invalid(arm, where))
+            elif copy is not None and not math.isclose(scale, copy, rel_tol=1e-6):
+                findings.append(_invalid(arm, f"{where} in one place and {copy} in another"))
+    return findings
+
+
+def _backends(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:
+    return [
+        _invalid(arm, f"{backend} does not implement {dtype}")
+        for backend, dtype in sorted({(layer.backend, canonical_dtype(layer.kv_dtype)) for layer in layers})
+        if backend in ALLOWED and dtype not in ALLOWED[backend]
+    ]
+
+
+def _identity(facts: EngineFacts) -> dict[str, Any]:
+    """Everything that must be equal in all arms, by name."""
+    layers = list(_layers(facts))
+    return {
+        "engine": f"{facts.engine} {facts.version}",
+        "device": facts.device,
+        "model_dtype": facts.model_dtype,
+        "block_size": facts.block_size,
+        "workers": len(facts.layers),
+        "layers": sorted({layer.index for layer in layers}),
+        "attention_backend": sorted({layer.backend for layer in layers}),
+        **facts.settings,
+        **{f"versions.{name}": value for name, value in facts.versions.items()},
+    }
+
+
+def _layers(facts: EngineFacts) -> Iterable[LayerFacts]:
+    return (layer for worker in facts.layers for layer in worker)
+
+
+def _invalid(arm: str, what: str) -> Finding:
+    return Finding(where=arm, what=what, invalid=True)

@@ -1,0 +1,78 @@
+"""Records to JSON and back. Bad data raises ``DataError`` with the place in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+R = TypeVar("R")
+
+
+class DataError(Exception):
+    """Bad input, in one line: ``<where>: <rule>, got <value>; <remedy>``."""
+
+
+def to_json(record: Any) -> str:
+    """One line of JSON; floats keep every bit."""
+    return _adapter(type(record)).dump_json(record).decode()
+
+
+def to_data(record: Any) -> Any:
+    """The record as plain JSON values."""
+    return _adapter(type(record)).dump_python(record, mode="json")
+
+
+def from_json(kind: type[R], text: str | bytes, where: str) -> R:
+    """Parse a record of type ``kind``; ``where`` (file:line) goes into the ``DataError``."""
+    try:
+        record: R = _adapter(kind).validate_json(text)
+    except ValidationError as error:
+        raise DataError(f"{where}: {_first(error)}") from None
+    return record
+
+
+def from_data(kind: type[R], data: Any, where: str) -> R:
+    """As ``from_json``, from plain JSON values."""
+    try:
+        record: R = _adapter(kind).validate_python(data)
+    except ValidationError as error:
+        raise DataError(f"{where}: {_first(error)}") from None
+    return record
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A remedy for an unknown name: the nearest known one, or all of them."""
+    known = list(known)
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """sha256 (hex) of the canonical JSON of ``value``."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return _build(kind)
+
+
+@cache
+def _build(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "line"
+    return f"{place}: {first['msg']}, got {str(first['input'])[:80]!r}"

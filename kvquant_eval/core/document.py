@@ -1,0 +1,206 @@
+"""``decision.json`` as plain data: what other tools read. The schema is versioned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvquant_eval.core.attest import bytes_per_token, canonical_dtype, effective_dtype, layers_quantized
+from kvquant_eval.core.codec import digest, to_data
+from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
+from kvquant_eval.core.judge import ArmRecord, Judgement, is_self_test
+from kvquant_eval.core.records import GoldenSet, KVTreatment, Prepared, Role, ScoreDelta
+from kvquant_eval.core.settings import Settings
+
+SCHEMA_VERSION = 1
+
+
+def document(judgement: Judgement, settings: Settings, prepared: Prepared, golden: GoldenSet) -> dict[str, Any]:
+    """The decision without what belongs to one run only (id, times): equal replays and policy give equal bytes."""
+    arms, policy = judgement.arms, settings.policy
+    base = arms["baseline"]
+    controls = {n: judgement.results[n] for n, r in arms.items() if r.arm.role is Role.CONTROL}
+    candidates = [n for n, r in arms.items() if r.arm.role is Role.CANDIDATE]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "decision": str(judgement.decision),
+        "exit_code": judgement.decision.exit_code,
+        "reasons": list(judgement.reasons),
+        "post_hoc": False,
+        "model": {
+            "id": settings.model.id,
+            "revision": settings.model.revision,
+            "weights_sha256": prepared.weights_sha256,
+            "dtype": base.facts.model_dtype if base.facts else None,
+            "provenance": settings.model.provenance,
+            "chat_template_sha256": prepared.template_sha256,
+            "kv": {n: kv_names(r) for n, r in arms.items()},
+        },
+        "engine": _engine(base, settings, prepared),
+        "golden": {
+            "name": golden.name,
+            "version": golden.version,
+            "sha256": golden.sha256,
+            "n_turns": len(golden.turns),
+            "n_skipped": sum(bool(turn.skip) for turn in prepared.turns),
+        },
+        "policy": {
+            "name": policy.name,
+            "sha256": digest(to_data(policy)),
+            "hardest": policy.hardest,
+            **_limits(settings),
+        },
+        "sampling": to_data(settings.sampling),
+        "baseline": {"kv": _kv(base, None)},
+        "controls": {n: {"kv": _kv(arms[n], base), **_result(r, {})} for n, r in controls.items()},
+        "candidates": [
+            {
+                "name": name,
+                "self_test": is_self_test(arms[name], arms[arms[name].arm.baseline]),
+                "baseline": arms[name].arm.baseline,
+                "kv": _kv(arms[name], arms[arms[name].arm.baseline]),
+                **_result(judgement.results[name], controls),
+            }
+            for name in candidates
+        ],
+        "arms": {n: _arm(r) for n, r in arms.items()},
+    }
+
+
+def kv_names(record: ArmRecord) -> dict[str, str]:
+    """Requested and effective dtype and the realisation, as they stand beside the model id everywhere."""
+    treatment: KVTreatment = record.arm.treatment
+    return {
+        "requested": canonical_dtype(treatment.dtype),
+        "effective": effective_dtype(record.facts) if record.facts else "not read back",
+        "realisation": str(treatment.realisation),
+    }
+
+
+def _kv(record: ArmRecord, baseline: ArmRecord | None) -> dict[str, Any]:
+    """Capacity is in tokens; a reference format stores BF16, so it saves nothing here."""
+    facts = record.facts
+    if facts is None:
+        return dict(kv_names(record))
+    quantized, plain = layers_quantized(facts)
+    size = bytes_per_token(facts)
+    first = baseline.facts if baseline else None
+    return {
+        **kv_names(record),
+        "scales": _scales(record),
+        "layers_quantized": len(quantized),
+        "layers_skipped": plain if quantized else [],
+        "bytes_per_token": size,
+        "bytes_ratio": size / bytes_per_token(first) if first else 1.0,
+        "capacity_tokens": facts.capacity_tokens,
+        "capacity_ratio": facts.capacity_tokens / first.capacity_tokens if first else 1.0,
+        "second_rounding_share": facts.second_rounding[0] / facts.second_rounding[1]
+        if facts.second_rounding[1]
+        else 0.0,
+    }
+
+
+def _scales(record: ArmRecord) -> dict[str, Any]:
+    layers = [layer for worker in record.facts.layers for layer in worker] if record.facts else []
+    k = sorted({layer.k_scale for layer in layers if layer.k_scale is not None})
+    v = sorted({layer.v_scale for layer in layers if layer.v_scale is not None})
+    unit = k in ([], [1.0]) and v in ([], [1.0])
+    return {"kind": "unit" if unit else "calibrated", "k": _range(k), "v": _range(v)}
+
+
+def _range(values: list[float]) -> list[float]:
+    return [values[0], values[-1]] if values else []
+
+
+def _engine(base: ArmRecord, settings: Settings, prepared: Prepared) -> dict[str, Any]:
+    facts = base.facts
+    backends = sorted({layer.backend for worker in facts.layers for layer in worker}) if facts else []
+    return {
+        "name": facts.engine if facts else settings.engine.engine,
+        "version": facts.version if facts else prepared.versions.get("vllm"),
+        "device": prepared.device,
+        "attention_backend": "+".join(backends),
+        "args": dict(settings.engine.args),
+        "settings": dict(facts.settings) if facts else {},
+        "versions": dict(prepared.versions),
+    }
+
+
+def _limits(settings: Settings) -> dict[str, Any]:
+    limits: dict[str, Any] = to_data(settings.policy)
+    return {
+        key: limits[key]
+        for key in ("rule", "min_turns", "min_headroom", "headroom_points", "require", "accept_differences")
+    }
+
+
+def _arm(record: ArmRecord) -> dict[str, Any]:
+    counts = dict(record.counts)
+    prompt, seconds = counts["prompt_tokens"], counts["seconds"]
+    return {
+        "role": str(record.arm.role),
+        **kv_names(record),
+        **counts,
+        "replays": len(record.replays),
+        "prefix_cache_share": counts["cached_tokens"] / prompt if prompt else 0.0,
+        "decoded_tokens_per_s": counts["decoded_tokens"] / seconds if seconds else 0.0,
+        "outcomes": _outcomes(record),
+        "error": record.error.splitlines()[0] if record.error else "",
+    }
+
+
+def _outcomes(record: ArmRecord) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for replay in record.replays:
+        counted[str(replay.outcome)] = counted.get(str(replay.outcome), 0) + 1
+    return dict(sorted(counted.items()))
+
+
+def _result(result: CandidateResult, controls: Mapping[str, CandidateResult]) -> dict[str, Any]:
+    return {
+        "decision": str(result.decision),
+        "reasons": list(result.reasons),
+        "findings": [to_data(finding) for finding in result.findings],
+        "classes": {workload: _class(workload, judged, controls) for workload, judged in result.classes.items()},
+        "flagged_turns": [_flag(delta) for delta in result.flagged],
+    }
+
+
+def _class(workload: str, judged: ClassResult, controls: Mapping[str, CandidateResult]) -> dict[str, Any]:
+    return {
+        "verdict": str(judged.verdict),
+        "reasons": list(judged.reasons),
+        "n_turns": judged.n_turns,
+        "n_headroom": judged.n_headroom,
+        "n_missing": judged.n_missing,
+        "scores": {
+            name: {
+                **to_data(score),
+                **{
+                    control: _control(result.classes[workload].scores.get(name)) for control, result in controls.items()
+                },
+            }
+            for name, score in judged.scores.items()
+        },
+    }
+
+
+def _control(score: ScoreResult | None) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    kept = ("candidate_mean", "mean_drop", "ci_lower", "ci_upper", "drops_over", "gains_over")
+    return {key: getattr(score, key) for key in kept}
+
+
+def _flag(delta: ScoreDelta) -> dict[str, Any]:
+    """``confirmed`` is None: the second stage, which confirms a flag with fresh epochs, has not been run."""
+    return {
+        "turn_id": delta.turn_id,
+        "class": delta.workload,
+        "score": delta.scorer,
+        "turn_index": delta.turn_index,
+        "drop": delta.drop,
+        "baseline": delta.baseline,
+        "candidate": delta.candidate,
+        "confirmed": None,
+    }

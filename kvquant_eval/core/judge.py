@@ -1,0 +1,165 @@
+"""From stored replays to results: scores, drops, controls, decisions. A pure function, the same with or without an
+engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvquant_eval.core.arms import Arm
+from kvquant_eval.core.attest import judge_arm, judge_pair
+from kvquant_eval.core.compare import Key, compare, identical
+from kvquant_eval.core.gate import CandidateResult, decide, worst
+from kvquant_eval.core.records import (
+    Decision,
+    EngineFacts,
+    Finding,
+    GoldenTurn,
+    Outcome,
+    Prepared,
+    Replay,
+    Role,
+    ScoreDelta,
+    TurnScore,
+)
+from kvquant_eval.core.score import score_replays
+from kvquant_eval.core.settings import Settings
+
+BROKEN_POINTS = 5.0
+BROKEN_SHARE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRecord:
+    """What an arm left behind. ``error`` is why it did not finish (empty: it did); ``counts`` as
+    ``io.runfolder.count``.
+    """
+
+    arm: Arm
+    facts: EngineFacts | None
+    replays: tuple[Replay, ...]
+    counts: Mapping[str, float]
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Everything a report needs: scores and drops by arm, results of controls and candidates, and the decision."""
+
+    decision: Decision
+    reasons: tuple[str, ...]
+    scores: Mapping[str, tuple[TurnScore, ...]]
+    deltas: Mapping[str, tuple[ScoreDelta, ...]]
+    results: Mapping[str, CandidateResult]
+    arms: Mapping[str, ArmRecord]
+
+
+def judge(
+    settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
+) -> Judgement:
+    """Controls first: a gate that holds one of them proves nothing, and every candidate is INVALID."""
+    arms = {record.arm.name: record for record in records}
+    rendered = {turn.turn_id: turn for turn in prepared.turns}
+    places = {turn.turn_id: (turn, rendered[turn.turn_id]) for turn in turns}
+    scores = {name: score_replays(record.replays, places, settings.scorers) for name, record in arms.items()}
+    headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
+    skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
+    shared = [f for r in records if r.arm.role is Role.BASELINE for f in _baseline_findings(r, scores[r.arm.name])]
+    results: dict[str, CandidateResult] = {}
+    deltas: dict[str, tuple[ScoreDelta, ...]] = {}
+    for role in (Role.CONTROL, Role.CANDIDATE):
+        for name, record in arms.items():
+            if record.arm.role is role:
+                base = arms[record.arm.baseline]
+                deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name])
+                findings = [*shared, *_arm_findings(record, base, settings)]
+                results[name] = decide(deltas[name], settings.policy, headroom[base.arm.name], skipped, findings)
+        shared += _held_controls(results) if role is Role.CONTROL else []
+    counted = settings.policy.require or tuple(settings.candidates)
+    decision = worst([results[name].decision for name in counted])
+    reasons = tuple(
+        f"{name}: {reason}"
+        for name in counted
+        if results[name].decision is decision
+        for reason in dict.fromkeys(results[name].reasons)
+    )
+    return Judgement(decision=decision, reasons=reasons, scores=scores, deltas=deltas, results=results, arms=arms)
+
+
+def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
+    """A candidate that stores K and V just as its baseline does."""
+    a, b = record.arm.treatment, baseline.arm.treatment
+    return (a.dtype, a.realisation, a.skip_layers) == (b.dtype, b.realisation, b.skip_layers)
+
+
+def _headroom(scores: Mapping[str, Sequence[TurnScore]], baseline: str) -> dict[Key, float]:
+    """The baseline's points of each (turn, scorer), averaged with ``repeat``, which runs the same treatment."""
+    points: dict[Key, list[float]] = {}
+    for name in (baseline, "repeat"):
+        for score in scores.get(name, ()):
+            if score.points is not None:
+                points.setdefault((score.turn_id, score.scorer), []).append(score.points)
+    return {key: sum(values) / len(values) for key, values in points.items()}
+
+
+def _baseline_findings(record: ArmRecord, scores: Sequence[TurnScore]) -> list[Finding]:
+    """A baseline that ran another dtype, did not finish, or cannot speak, is no baseline."""
+    name = record.arm.name
+    if record.facts is None or record.error:
+        return [Finding(where=name, what=record.error or "the engine did not start", invalid=True)]
+    findings = judge_arm(name, record.arm.treatment, record.facts)
+    forced = [s.points for s in scores if s.scorer.startswith("gl_") and s.points is not None]
+    broken = sum(r.outcome in (Outcome.EMPTY, Outcome.DEGENERATE) for r in record.replays)
+    generated = sum(not r.top for r in record.replays)
+    if forced and sum(forced) / len(forced) < BROKEN_POINTS:
+        findings.append(
+            Finding(where=name, what=f"broken: mean golden likelihood under {BROKEN_POINTS:g} points", invalid=True)
+        )
+    if generated and broken / generated > BROKEN_SHARE:
+        findings.append(
+            Finding(where=name, what=f"broken: {broken} of {generated} replies are empty or loops", invalid=True)
+        )
+    return [*findings, *_preempted(record)]
+
+
+def _arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> list[Finding]:
+    name = record.arm.name
+    if record.facts is None or record.error:
+        return [Finding(where=name, what=record.error or "the engine did not start", invalid=True)]
+    findings = judge_arm(name, record.arm.treatment, record.facts)
+    if baseline.facts is not None:
+        accepted = (*settings.policy.accept_differences, *record.arm.accept)
+        findings += judge_pair(name, baseline.facts, record.facts, accepted)
+    other = record.arm.role is Role.CANDIDATE and not is_self_test(record, baseline)
+    if other and record.replays and identical(baseline.replays, record.replays):
+        what = "not applied: every token and logprob equals the baseline's, bit for bit"
+        findings.append(Finding(where=name, what=what, invalid=True))
+    return [*findings, *_preempted(record)]
+
+
+def _preempted(record: ArmRecord) -> list[Finding]:
+    preemptions = int(record.counts.get("preemptions", 0))
+    if not preemptions:
+        return []
+    return [
+        Finding(
+            where=record.arm.name,
+            what=f"{preemptions} preemptions, which change answers; raise engine.args.kv_cache_memory_bytes",
+            invalid=True,
+        )
+    ]
+
+
+def _held_controls(results: Mapping[str, CandidateResult]) -> list[Finding]:
+    """A control that is held or invalid makes the gate invalid; one that is not settled is only named."""
+    return [
+        Finding(
+            where=f"control {name}",
+            what=f"{result.decision}: {'; '.join(result.reasons)}",
+            invalid=result.decision in (Decision.HOLD, Decision.INVALID),
+        )
+        for name, result in results.items()
+        if result.decision is not Decision.PROMOTE
+    ]

@@ -1,0 +1,75 @@
+"""What is asked of a candidate: thresholds and margins per workload class, and the rule that joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvquant_eval.core.codec import DataError
+
+
+class ScoreRole(StrEnum):
+    """``GATE`` decides both ways; ``BOUND`` can only hold (its drop proven beyond its margin); ``REPORT`` never
+    decides.
+    """
+
+    GATE = "gate"
+    BOUND = "bound"
+    REPORT = "report"
+
+
+class Rule(StrEnum):
+    """``ZERO_FLAGS``: no raw flag in the hardest class. ``DEFAULT``: non-inferior in every class, see
+    ``gate.decide``.
+    """
+
+    ZERO_FLAGS = "zero_flags"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePolicy:
+    """How one score of a class counts: ``margin`` bounds the mean drop, ``flag_over`` the drop of one turn (points)."""
+
+    role: ScoreRole
+    margin: float
+    flag_over: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("margin", self.margin), ("flag_over", self.flag_over)):
+            if not 0 < value <= 100:
+                raise DataError(f"{name}: points above 0 and up to 100, got {value}; correct the class's scores")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The rule and its limits.
+
+    ``scores[workload][score]``; ``min_headroom`` turns with a baseline of ``headroom_points`` or more are needed in
+    each class; ``direction_p`` is the level of the test that drops over the threshold exceed gains over it in the
+    hardest class; a mean gain proven beyond ``anomalous_gain`` points is no success. ``require`` names the candidates
+    that count (empty: all); ``accept_differences`` the engine settings that may differ between arms.
+    """
+
+    name: str
+    rule: Rule
+    hardest: str
+    scores: Mapping[str, Mapping[str, ScorePolicy]]
+    min_turns: int = 200
+    min_headroom: int = 30
+    headroom_points: float = 20.0
+    direction_p: float = 0.01
+    anomalous_gain: float = 5.0
+    require: tuple[str, ...] = ()
+    accept_differences: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.hardest not in self.scores:
+            raise DataError(
+                f"gate.hardest: one of the workload classes ({', '.join(sorted(self.scores))}), got {self.hardest!r}; "
+                "choose one of them"
+            )
+        for workload, scores in self.scores.items():
+            if not any(score.role is ScoreRole.GATE for score in scores.values()):
+                raise DataError(f"workloads.{workload}.scores: at least one score with role gate, got none; add one")

@@ -1,0 +1,356 @@
+"""Every noun of the project, as frozen records.
+
+Points are 0..100. A ``drop`` is baseline minus candidate in points: **> 0 is worse**. Token ids are plain ints in the
+model's vocabulary; log probabilities are natural logarithms (nats), raw, before any sampling transform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Json = Any
+"""A JSON value: None, bool, int, float, str, list or dict of these."""
+
+
+class Measure(StrEnum):
+    """How a turn is run: ``FORCED`` decodes the golden reply token by token, ``GENERATED`` lets the model write."""
+
+    FORCED = "forced"
+    GENERATED = "generated"
+
+
+class Outcome(StrEnum):
+    """What became of one replay. Only ``SKIPPED`` and ``INFRA_ERROR`` are unscored; the model caused the others."""
+
+    OK = "ok"
+    TRUNCATED = "truncated"
+    EMPTY = "empty"
+    UNPARSEABLE = "unparseable"
+    DEGENERATE = "degenerate"
+    SKIPPED = "skipped"
+    INFRA_ERROR = "infra_error"
+
+    @property
+    def scored(self) -> bool:
+        return self not in (Outcome.SKIPPED, Outcome.INFRA_ERROR)
+
+
+class Realisation(StrEnum):
+    """``NATIVE``: the engine stores the dtype. ``REFERENCE``: K and V are rounded to it, then stored as BF16."""
+
+    NATIVE = "native"
+    REFERENCE = "reference"
+
+
+class Role(StrEnum):
+    """What an arm is for."""
+
+    BASELINE = "baseline"
+    CONTROL = "control"
+    CANDIDATE = "candidate"
+
+
+class Verdict(StrEnum):
+    """Per (candidate, workload class)."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Decision(StrEnum):
+    """Per candidate, and over all of them."""
+
+    PROMOTE = "PROMOTE"
+    HOLD = "HOLD"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INVALID = "INVALID"
+
+    @property
+    def exit_code(self) -> int:
+        """Process exit status: 0, 3, 4, 5."""
+        return {"PROMOTE": 0, "HOLD": 3, "INCONCLUSIVE": 4, "INVALID": 5}[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A decisive part of a golden reply: the ``nth`` (0-based) occurrence of ``text`` in the reply as the chat
+    template renders it."""
+
+    text: str
+    nth: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenTurn:
+    """One assistant turn to replay, in OpenAI chat shape.
+
+    ``messages`` is everything before the turn; ``reference`` the golden assistant message; ``expected`` what the
+    class's task scorer needs; ``max_tokens`` the limit of the generated reply.
+    """
+
+    turn_id: str
+    workload: str
+    conversation_id: str
+    turn_index: int
+    messages: tuple[Mapping[str, Json], ...]
+    reference: Mapping[str, Json]
+    decisive: tuple[Span, ...] = ()
+    tools: tuple[Mapping[str, Json], ...] = ()
+    expected: Mapping[str, Json] = field(default_factory=dict)
+    max_tokens: int = 128
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenSet:
+    """A named, versioned, pinned collection of turns. ``sha256`` covers every file of the set."""
+
+    name: str
+    version: str
+    sha256: str
+    turns: tuple[GoldenTurn, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderedTurn:
+    """A turn as token ids, the same for every arm.
+
+    ``golden_ids`` is the reply without the end-of-turn token; ``spans`` are half-open token ranges into it.
+    ``skip`` is the reason why the turn cannot be run (empty: it can).
+    """
+
+    turn_id: str
+    workload: str
+    conversation_id: str
+    turn_index: int
+    prompt_ids: tuple[int, ...]
+    golden_ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    max_tokens: int
+    skip: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Sampling of generated replies. ``temperature`` is 0 (greedy) or at least 0.01."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    epochs: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayRequest:
+    """One turn x measure x epoch for an engine to run. ``forced_ids`` are the tokens to force, empty when
+    generating.
+    """
+
+    turn_id: str
+    measure: Measure
+    epoch: int
+    prompt_ids: tuple[int, ...]
+    forced_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Requests committed, resumed and compared as one unit; whole conversations, never split.
+
+    ``waves`` are handed to the engine one after the other, each all at once; the prefix cache is reset before the
+    first.
+    """
+
+    index: int
+    waves: tuple[tuple[ReplayRequest, ...], ...]
+
+    @property
+    def requests(self) -> tuple[ReplayRequest, ...]:
+        return tuple(request for wave in self.waves for request in wave)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What came back for one request.
+
+    ``logprobs[i]`` is the raw log probability (nats, <= 0) of ``token_ids[i]``; ``top[i]`` the most probable tokens at
+    that step as (id, logprob), best first, empty when generating. ``cached_tokens`` is how many prompt tokens came from
+    the prefix cache.
+    """
+
+    turn_id: str
+    measure: Measure
+    epoch: int
+    outcome: Outcome
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprobs: tuple[float, ...] = ()
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockResult:
+    """A finished block: its replays in the order of ``Block.requests``, and what the engine counted while it ran."""
+
+    index: int
+    replays: tuple[Replay, ...]
+    preemptions: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVTreatment:
+    """How an arm stores K and V.
+
+    ``dtype`` is what is asked for: an engine cache dtype (native) or a reference format's name. ``skip_layers`` lists
+    layer indices (as strings) or ``sliding_window``, which stay in the model's dtype.
+    """
+
+    name: str
+    dtype: str
+    realisation: Realisation = Realisation.NATIVE
+    skip_layers: tuple[str, ...] = ()
+
+    @property
+    def engine_dtype(self) -> str:
+        """The cache dtype the engine itself is asked for."""
+        return self.dtype if self.realisation is Realisation.NATIVE else "bfloat16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """What it takes to start one arm's engine: a local model folder or hub id, a treatment, and engine arguments that
+    are the same in every arm."""
+
+    model: str
+    revision: str | None
+    treatment: KVTreatment
+    args: Mapping[str, Json]
+    top_logprobs: int = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerFacts:
+    """One attention layer as a running worker reports it. Scales are None where the layer has none.
+
+    ``kv_dtype`` is the engine's cache dtype string, ``storage`` the tensor's dtype, ``bytes_per_token`` K and V
+    together, ``format`` the reference format that is hooked in (empty: none).
+    """
+
+    name: str
+    index: int
+    backend: str
+    kv_dtype: str
+    storage: str
+    bytes_per_token: float
+    k_scale: float | None
+    v_scale: float | None
+    k_scale_tensor: float | None
+    v_scale_tensor: float | None
+    format: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """The attestation of one arm: what really ran, read back from the running workers.
+
+    ``layers`` are per worker, then per layer. ``settings`` is every other engine setting that could change an answer.
+    ``second_rounding`` is (K and V values of a reference format that did not fit BF16 exactly, values seen).
+    """
+
+    engine: str
+    version: str
+    device: str
+    model_dtype: str
+    layers: tuple[tuple[LayerFacts, ...], ...]
+    capacity_tokens: int
+    block_size: int
+    settings: Mapping[str, Json]
+    versions: Mapping[str, str]
+    second_rounding: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnScore:
+    """Points (0..100) of one turn under one scorer, epochs not yet averaged. ``points`` is None when unscored."""
+
+    turn_id: str
+    scorer: str
+    epoch: int
+    outcome: Outcome
+    points: float | None
+    explanation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreDelta:
+    """One turn under one scorer, baseline against another arm, epochs averaged.
+
+    ``drop`` = ``baseline`` - ``candidate`` in points, > 0 is worse; None when either side is unscored (``missing`` says
+    why).
+    """
+
+    turn_id: str
+    workload: str
+    conversation_id: str
+    turn_index: int
+    scorer: str
+    baseline: float | None
+    candidate: float | None
+    drop: float | None
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something the attestation or the comparison found. ``invalid`` findings forbid any verdict."""
+
+    where: str
+    what: str
+    invalid: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model as the user names it: a hub id or a local folder, or the model embedded in a PyPI package.
+
+    ``source`` is ``hub``, ``folder`` or ``embedded``; ``chat_template`` a Jinja file that replaces the model's own.
+    """
+
+    id: str
+    revision: str | None
+    source: str
+    path: str | None = None
+    chat_template: str | None = None
+    provenance: str = ""
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A model made ready and the golden turns rendered with it: what all arms share.
+
+    ``path`` is what the engine loads; the hashes are sha256 (hex) of the weights and of the chat template's text.
+    """
+
+    path: str
+    weights_sha256: str
+    template_sha256: str
+    device: str
+    versions: Mapping[str, str]
+    kv_cache_scheme: bool
+    turns: tuple[RenderedTurn, ...]

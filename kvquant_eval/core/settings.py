@@ -1,0 +1,88 @@
+"""Everything a gate needs to know, checked once: what ``cli.config`` builds from Hydra's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.policy import Policy
+from kvquant_eval.core.records import KVTreatment, ModelSpec, Sampling
+from kvquant_eval.core.score import Scorer
+
+
+class PlaceboKind(StrEnum):
+    """``JITTER``: K and V moved by at most one BF16 unit in the last place. ``BATCH_LIMIT``: half of
+    ``max_num_seqs``, for models and engines that hooks cannot reach.
+    """
+
+    JITTER = "jitter"
+    BATCH_LIMIT = "batch_limit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """Which engine, how it is started, and how long one answer may take (seconds).
+
+    ``engine`` and ``preparer`` are ``module:name``; ``args`` go to the engine as they are, the same in every arm;
+    ``retries`` is how often a dead engine is started again.
+    """
+
+    engine: str
+    preparer: str
+    args: Mapping[str, Any]
+    platform: str
+    timeout_s: float = 1800.0
+    retries: int = 1
+    top_logprobs: int = 20
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingSettings:
+    """MLflow: where runs go. ``uri`` empty: nothing is logged. ``log_texts``: replies go along with the scores."""
+
+    uri: str
+    experiment: str
+    log_texts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One gate. ``config`` is the resolved configuration as plain data, for the run folder and the fingerprints."""
+
+    model: ModelSpec
+    engine: EngineSettings
+    golden_path: str
+    sampling: Sampling
+    block_requests: int
+    baseline: KVTreatment
+    candidates: Mapping[str, KVTreatment]
+    placebo: PlaceboKind
+    policy: Policy
+    scorers: Mapping[str, Mapping[str, Scorer]]
+    tracking: TrackingSettings
+    runs_dir: str
+    cache_dir: str
+    config: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.candidates:
+            raise DataError("kv: at least one candidate, got none; name one, such as kv=[fp8_e4m3]")
+        sampling = self.sampling
+        if sampling.temperature < 0 or 0 < sampling.temperature < 0.01:
+            rule = "0 or at least 0.01 (vLLM clamps what is between)"
+            raise DataError(f"sampling.temperature: {rule}, got {sampling.temperature}; correct it")
+        if sampling.epochs < 1:
+            raise DataError(f"sampling.epochs: at least 1, got {sampling.epochs}; correct it")
+        if sampling.epochs > 1 and sampling.temperature == 0:
+            raise DataError("sampling.epochs: 1 when greedy (every epoch would be the same); set sampling.temperature")
+        if self.block_requests < 2:
+            raise DataError(f"block_requests: at least 2, got {self.block_requests}; correct it")
+        unknown = set(self.policy.require) - set(self.candidates)
+        if unknown:
+            raise DataError(
+                f"gate.require: names of candidates, got {sorted(unknown)[0]!r}; choose from {sorted(self.candidates)}"
+            )

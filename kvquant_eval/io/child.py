@@ -1,0 +1,104 @@
+"""One arm's child process: starts it, talks to it in JSON lines, and leaves nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kvquant_eval.core.codec import DataError
+
+_DROPPED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")  # a child must not write into the parent's run
+_LAST_LINES = 15
+
+
+class EngineDied(RuntimeError):
+    """The engine failed or its process ended; the message has its last log lines."""
+
+
+class Child:
+    """A worker process in a process group of its own; use as a context manager.
+
+    ``timeout_s`` bounds the wait for one answer. Leaving the context kills the whole group, engine children included.
+    """
+
+    def __init__(self, log: Path, timeout_s: float, env: Mapping[str, str] | None = None) -> None:
+        self.log, self.timeout_s, self.env = log, timeout_s, dict(env or {})
+
+    def __enter__(self) -> Self:
+        child_in, self._requests = os.pipe()
+        self._answers, child_out = os.pipe()
+        child_life, self._life = os.pipe()
+        environment = {k: v for k, v in os.environ.items() if k not in _DROPPED} | self.env
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kvquant_eval.worker", str(child_in), str(child_out), str(child_life)],
+                pass_fds=(child_in, child_out, child_life),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+            )
+        for descriptor in (child_in, child_out, child_life):
+            os.close(descriptor)
+        self._buffer = b""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for descriptor in (self._requests, self._answers, self._life):
+            os.close(descriptor)
+
+    def call(self, op: str, **payload: Any) -> Any:
+        """Send one request and return its answer.
+
+        Raises DataError for what the user must correct, EngineDied when the engine failed, ended or was silent too
+        long.
+        """
+        try:
+            _write(self._requests, json.dumps({"op": op, **payload}).encode() + b"\n")
+        except BrokenPipeError:
+            raise EngineDied(self._obituary(op, "its process ended")) from None
+        answer = json.loads(self._line(op))
+        if "bad_input" in answer:
+            raise DataError(answer["bad_input"])
+        if "error" in answer:
+            raise EngineDied(self._obituary(op, answer["error"]))
+        return answer["ok"]
+
+    def _line(self, op: str) -> bytes:
+        deadline = time.monotonic() + self.timeout_s
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise EngineDied(self._obituary(op, f"no answer for {self.timeout_s:g} s"))
+            chunk = os.read(self._answers, 1 << 20)
+            if not chunk:
+                raise EngineDied(self._obituary(op, "its process ended"))
+            self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+    def _obituary(self, op: str, cause: str) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        return f"engine, during {op}: {cause}; log {self.log}, its last lines:\n" + "\n".join(lines)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,27 @@
+"""What a person signs and CI reads: ``report.md``, ``report.html`` and ``junit.xml`` of one decided run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvquant_eval.core.judge import Judgement
+from kvquant_eval.core.records import GoldenSet, Prepared
+from kvquant_eval.io.report import html, junit, markdown
+from kvquant_eval.io.report.view import build
+
+__all__ = ["write"]
+
+
+def write(
+    folder: Path, document: Mapping[str, Any], judgement: Judgement, golden: GoldenSet, prepared: Prepared
+) -> None:
+    """Write the three files into the run's folder. ``document`` is ``core.document.document``'s, with id and time."""
+    report = build(document, judgement, golden, prepared)
+    for name, text in (
+        ("report.md", markdown.render(report)),
+        ("report.html", html.render(report)),
+        ("junit.xml", junit.render(document)),
+    ):
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")

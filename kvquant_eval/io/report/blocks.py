@@ -1,0 +1,107 @@
+"""What a report is made of: sections of a few kinds of block. Renderers know these and nothing of gates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Literal, TypeVar, cast
+
+from kvquant_eval.io.report.safe import safe
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """(What is judged, decision or verdict, why)."""
+
+    rows: tuple[tuple[str, str, str], ...]
+    kind: Literal["verdicts"] = "verdicts"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """(Name, value) pairs."""
+
+    rows: tuple[tuple[str, str], ...]
+    kind: Literal["facts"] = "facts"
+
+
+@dataclass(frozen=True)
+class Table:
+    """``align`` has a letter a column: l name, w text that wraps, r number, q quoted model output."""
+
+    columns: tuple[str, ...]
+    align: str
+    rows: tuple[tuple[str, ...], ...]
+    kind: Literal["table"] = "table"
+
+
+@dataclass(frozen=True)
+class Items:
+    """Sentences, one a bullet."""
+
+    rows: tuple[str, ...]
+    kind: Literal["items"] = "items"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Long texts to read side by side: (label, text)."""
+
+    rows: tuple[tuple[str, str], ...]
+    kind: Literal["texts"] = "texts"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small plot of drops in points, > 0 is worse.
+
+    ``series`` are (score, x values, drops); ``threshold`` the drop that flags a turn; ``band`` the placebo's low and high.
+    """
+
+    title: str
+    x_label: str
+    series: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...]
+    threshold: float | None
+    band: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels under one caption, which names model id and KV dtype."""
+
+    caption: str
+    panels: tuple[Panel, ...]
+    kind: Literal["figure"] = "figure"
+
+
+Block = Verdicts | Facts | Table | Items | Texts | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading of ``level`` 2 or 3 and what stands under it."""
+
+    level: int
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """``title`` is the document's own (it names model id and KV dtype), ``heading`` the line on top of the page."""
+
+    title: str
+    heading: str
+    sections: tuple[Section, ...]
+
+
+def clean(value: T) -> T:
+    """The same tree with every string made ``safe``."""
+    if isinstance(value, str):
+        return cast(T, safe(value))
+    if isinstance(value, tuple):
+        return cast(T, tuple(clean(part) for part in value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: clean(getattr(value, field.name)) for field in fields(value)})
+    return value

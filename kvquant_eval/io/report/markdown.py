@@ -1,0 +1,79 @@
+"""A report as Markdown (GitHub's flavour): model output only ever stands in code spans and fences."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+
+from kvquant_eval.io.report.blocks import Block, Facts, Figure, Items, Report, Section, Table, Texts, Verdicts
+from kvquant_eval.io.report.names import NONE
+
+_SYNTAX = re.compile(r"[\\`*|~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|^[#+=-](?=[\s#=-]|$)")
+
+
+def render(report: Report) -> str:
+    """The report, sign-off first."""
+    parts = [f"# {escape(report.heading)}"]
+    for section in report.sections:
+        parts += _section(section)
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """``text`` on one line, with nothing in it that Markdown or HTML would read as syntax."""
+    return _SYNTAX.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+
+
+def code(text: str) -> str:
+    """``text`` as a code span that no backtick in it can end; fit for a table cell."""
+    text = " ".join(text.split()).replace("|", "\\|")
+    ticks = "`" * (_longest_run(text) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{space}{text}{space}{ticks}"
+
+
+def fence(text: str) -> str:
+    """``text`` as a fenced block, its fence longer than any run of backticks inside."""
+    ticks = "`" * max(3, _longest_run(text) + 1)
+    return f"{ticks}text\n{text}\n{ticks}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"{'#' * section.level} {escape(section.title)}"
+    for block in section.blocks:
+        yield from _block(block)
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Verdicts(rows):
+            yield "\n".join(f"- **{decision}** {escape(name)}: {escape(why)}" for name, decision, why in rows)
+        case Facts(rows):
+            yield "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in rows)
+        case Items(rows) if rows:
+            yield "\n".join(f"- {escape(row)}" for row in rows)
+        case Table(columns, align, rows):
+            yield "\n".join([_row(columns, "l" * len(align)), _rule(align), *(_row(row, align) for row in rows)])
+        case Texts(rows):
+            for label, text in rows:
+                yield f"{escape(label)}:"
+                yield fence(text)
+        case Figure(caption):
+            yield f"Plot, drawn in report.html: {escape(caption)}"
+
+
+def _row(cells: Sequence[str], align: str) -> str:
+    shown = (
+        code(cell) if letter == "q" and cell != NONE else escape(cell)
+        for cell, letter in zip(cells, align, strict=True)
+    )
+    return f"| {' | '.join(shown)} |"
+
+
+def _rule(align: str) -> str:
+    return f"|{'|'.join(' ---: ' if letter == 'r' else ' --- ' for letter in align)}|"

@@ -1,0 +1,44 @@
+"""How numbers and arms are written in a report, the same in every file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+NONE = "–"
+
+
+def identity(model: Mapping[str, Any], kv: Mapping[str, Any]) -> str:
+    """Model id and revision with the KV dtype: requested, effective, native or reference."""
+    revision = f"@{model['revision']}" if model["revision"] else ""
+    return f"{model['id']}{revision} {kv_name(kv)}"
+
+
+def kv_name(kv: Mapping[str, Any]) -> str:
+    """The KV dtype of an arm as it stands beside the model id."""
+    return f"KV {kv['requested']} (effective {kv['effective']}, {kv['realisation']})"
+
+
+def baseline_name(kv: Mapping[str, Any]) -> str:
+    """What stands over the baseline's numbers: BF16 only where BF16 was read back."""
+    return "BF16" if kv["effective"] == "bfloat16" else f"baseline ({kv['effective']})"
+
+
+def number(value: float | None, form: str) -> str:
+    """``value`` in format ``form``, a dash where there is none; never a negative zero."""
+    if value is None:
+        return NONE
+    text = format(value, form)
+    return format(0.0, form) if float(text.rstrip("%").replace(",", "") or 0) == 0 else text
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Bounds in points, a dash where there are none."""
+    return NONE if low is None or high is None else f"[{number(low, '.2f')}, {number(high, '.2f')}]"
+
+
+def why(reasons: list[str]) -> str:
+    """One sentence out of the reasons, and how many there are besides."""
+    if not reasons:
+        return "no reason is recorded"
+    return reasons[0] + (f" (and {len(reasons) - 1} more below)" if len(reasons) > 1 else "")

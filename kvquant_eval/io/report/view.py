@@ -1,0 +1,238 @@
+"""A decision document and its judgement to the sections of a report, in reading order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvquant_eval.core.judge import Judgement
+from kvquant_eval.core.records import GoldenSet, Prepared
+from kvquant_eval.io.report.blocks import Block, Facts, Items, Report, Section, Table, Verdicts, clean
+from kvquant_eval.io.report.names import NONE, baseline_name, identity, interval, kv_name, number, why
+from kvquant_eval.io.report.plots import figures
+from kvquant_eval.io.report.turns import flagged_sections
+
+Data = Mapping[str, Any]
+
+
+def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Prepared) -> Report:
+    """The whole report; every string in it is safe to show, though not yet escaped for a format."""
+    names = [identity(document["model"], candidate["kv"]) for candidate in document["candidates"]]
+    sections = [_signoff(document, names)]
+    for name, candidate in zip(names, document["candidates"], strict=True):
+        sections += _candidate(name, candidate, document, judgement)
+    sections += [_controls(document), _arms(document["arms"]), _attestation(document), _storage(document)]
+    sections += [_policy(document), _golden(document["golden"])]
+    for name, candidate in zip(names, document["candidates"], strict=True):
+        baseline = baseline_name(document["model"]["kv"][candidate["baseline"]])
+        sections += flagged_sections(candidate, name, baseline, judgement, golden, prepared)
+    return clean(
+        Report(
+            title=f"{document['decision']}: {'; '.join(names)}",
+            heading=f"KV cache sign-off: {document['decision']}",
+            sections=tuple(sections),
+        )
+    )
+
+
+def _signoff(document: Data, names: list[str]) -> Section:
+    rows = [
+        (name + (" – self-test" if candidate["self_test"] else ""), candidate["decision"], why(candidate["reasons"]))
+        for name, candidate in zip(names, document["candidates"], strict=True)
+    ]
+    facts = [("decision", f"{document['decision']} (exit status {document['exit_code']})")]
+    for label, key in (("run", "run_id"), ("decided", "created_at"), ("attempts", "attempts")):
+        if key in document:
+            facts.append((label, str(document[key])))
+    if document["post_hoc"]:
+        facts.append(("post hoc", "the policy is not the one hashed before the run; this decision moves no alias"))
+    reasons = tuple(document["reasons"])
+    return Section(
+        2, "Decision", (Verdicts(tuple(rows)), Facts(tuple(facts)), Items(reasons if len(reasons) > 1 else ()))
+    )
+
+
+def _candidate(identified: str, candidate: Data, document: Data, judgement: Judgement) -> list[Section]:
+    name, kv = candidate["name"], candidate["kv"]
+    base = document["model"]["kv"][candidate["baseline"]]
+    title = f"{candidate['decision']}: {identified}"
+    against = f"candidate {name}, compared with arm {candidate['baseline']}: {kv_name(base)}"
+    blocks: list[Block] = [Items((against,)), _scores(candidate["classes"], baseline_name(base))]
+    blocks.append(_classes(candidate["classes"]))
+    plots = figures(candidate, identified, kv_name(base), judgement)
+    return [
+        Section(2, title, tuple(blocks)),
+        Section(3, f"{name}: reasons and findings", (Items(_said(candidate)),)),
+        Section(3, f"{name}: what it gains", (Facts(_gains(kv)),)),
+        Section(3, f"{name}: drops turn by turn", plots or (Items(("no turn could be paired",)),)),
+    ]
+
+
+def _scores(classes: Data, baseline: str) -> Table:
+    """One row a class and score; gate scores count the turns with headroom."""
+    columns = (
+        "class", "verdict", "score", "role, margin", "n", baseline, "candidate", "mean drop", "bounds", "nats", "drops/gains",
+        "placebo", "repeat", "recovery",
+    )  # fmt: skip
+    rows = [
+        (workload, judged["verdict"], name, *_score(score))
+        for workload, judged in classes.items()
+        for name, score in judged["scores"].items()
+    ]
+    rows += [(w, c["verdict"], *[NONE] * (len(columns) - 2)) for w, c in classes.items() if not c["scores"]]
+    return Table(columns, "llll" + "r" * (len(columns) - 4), tuple(rows))
+
+
+def _score(score: Data) -> tuple[str, ...]:
+    gate = score["role"] == "gate"
+    return (
+        f"{score['role']}, {score['margin']:g}",
+        f"{score['n_headroom']} of {score['n_turns']}" if gate else str(score["n_turns"]),
+        number(score["baseline_mean"], ".2f"),
+        number(score["candidate_mean"], ".2f"),
+        number(score["mean_drop"], "+.2f"),
+        interval(score["ci_lower"], score["ci_upper"]),
+        number(score["drop_nats"], "+.4f"),
+        f"{score['drops_over']}/{score['gains_over']}",
+        _control(score.get("placebo")),
+        _control(score.get("repeat")),
+        number(score["recovery"], ".1f") + ("%" if score["recovery"] is not None else ""),
+    )
+
+
+def _control(score: Data | None) -> str:
+    """A control's mean drop, and its drops/gains over the threshold."""
+    return (
+        NONE if score is None else f"{number(score['mean_drop'], '+.2f')} ({score['drops_over']}/{score['gains_over']})"
+    )
+
+
+def _classes(classes: Data) -> Verdicts:
+    return Verdicts(
+        tuple(
+            (
+                f"{w}: {c['n_turns']} turns, {c['n_headroom']} with headroom, {c['n_missing']} missing",
+                c["verdict"],
+                "; ".join(c["reasons"]),
+            )
+            for w, c in classes.items()
+        )
+    )
+
+
+def _said(result: Data) -> tuple[str, ...]:
+    """Reasons, then findings: what is invalid, and what is only noted (accepted differences, unsettled controls)."""
+    findings = [
+        f"{'invalid' if finding['invalid'] else 'noted'}: {finding['where']}: {finding['what']}"
+        for finding in result["findings"]
+    ]
+    return (*result["reasons"], *(findings or ["no findings"]))
+
+
+def _gains(kv: Data) -> tuple[tuple[str, str], ...]:
+    if "bytes_per_token" not in kv:
+        return (("KV cache", "not read back"),)
+    facts = [
+        ("bytes per token", f"{kv['bytes_per_token']:,.0f} ({kv['bytes_ratio']:.3f} of the baseline)"),
+        ("capacity", f"{kv['capacity_tokens']:,} tokens ({kv['capacity_ratio']:.3f} of the baseline)"),
+    ]
+    if kv["realisation"] == "reference":
+        share = f"{kv['second_rounding_share']:.4%} of K and V values"
+        facts.append(("stored as", "bfloat16: a reference format shows the numerics and saves nothing here"))
+        facts.append(("second rounding", f"{share} did not fit BF16 exactly"))
+    return tuple(facts)
+
+
+def _controls(document: Data) -> Section:
+    rows = [
+        (f"{name}: {kv_name(control['kv'])}", control["decision"], "; ".join(_said(control)))
+        for name, control in document["controls"].items()
+    ]
+    return Section(2, "Controls", (Verdicts(tuple(rows)),))
+
+
+def _arms(arms: Data) -> Section:
+    columns = (
+        "arm",
+        "role",
+        "KV dtype",
+        "tokens/s",
+        "prefix cache",
+        "preemptions",
+        "replays",
+        "seconds",
+        "outcomes",
+        "error",
+    )
+    rows = [
+        (
+            name,
+            arm["role"],
+            kv_name(arm),
+            number(arm["decoded_tokens_per_s"], ",.1f"),
+            f"{arm['prefix_cache_share']:.1%}",
+            f"{arm['preemptions']:g}",
+            str(arm["replays"]),
+            number(arm["seconds"], ",.1f"),
+            ", ".join(f"{outcome} {count}" for outcome, count in arm["outcomes"].items()) or "did not run",
+            arm["error"] or NONE,
+        )
+        for name, arm in arms.items()
+    ]
+    return Section(2, "Arms", (Table(columns, "llwrrrrrww", tuple(rows)),))
+
+
+def _attestation(document: Data) -> Section:
+    model, engine = document["model"], document["engine"]
+    facts = [
+        ("engine", f"{engine['name']} {engine['version'] or NONE}"),
+        ("attention backend", engine["attention_backend"] or NONE),
+        ("device", engine["device"]),
+        ("model dtype", model["dtype"] or "not read back"),
+        ("model provenance", model["provenance"] or NONE),
+        ("weights sha256", model["weights_sha256"]),
+        ("chat template sha256", model["chat_template_sha256"]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in engine["versions"].items())),
+    ]
+    return Section(2, "Attestation", (Facts(tuple(facts)),))
+
+
+def _storage(document: Data) -> Section:
+    """What each arm's workers said about their KV cache."""
+    arms = [("baseline", document["baseline"]["kv"])]
+    arms += [(name, control["kv"]) for name, control in document["controls"].items()]
+    arms += [(candidate["name"], candidate["kv"]) for candidate in document["candidates"]]
+    columns = ("arm", "KV dtype", "layers quantized", "layers skipped", "bytes per token", "capacity", "scales")
+    rows = [(name, kv_name(kv), *_layers(kv)) for name, kv in arms]
+    return Section(3, "KV cache as read back", (Table(columns, "lwrwrrw", tuple(rows)),))
+
+
+def _layers(kv: Data) -> tuple[str, ...]:
+    if "scales" not in kv:
+        return (NONE, NONE, NONE, NONE, "not read back")
+    ranges = [
+        f"{side} {low:g} to {high:g}" for side in "kv" for low, high in [kv["scales"][side] or (None, None)] if low
+    ]
+    return (
+        str(kv["layers_quantized"]),
+        ", ".join(map(str, kv["layers_skipped"])) or "none",
+        f"{kv['bytes_per_token']:,.0f}",
+        f"{kv['capacity_tokens']:,}",
+        ", ".join([kv["scales"]["kind"], *ranges]),
+    )
+
+
+def _policy(document: Data) -> Section:
+    policy = [(key.replace("_", " "), _plain(value)) for key, value in document["policy"].items()]
+    sampling = ", ".join(f"{key} {value}" for key, value in document["sampling"].items())
+    return Section(2, "Policy", (Facts((*policy, ("sampling", sampling))),))
+
+
+def _golden(golden: Data) -> Section:
+    turns = f"{golden['n_turns']} ({golden['n_skipped']} skipped in all arms)"
+    named = [(key, str(golden[key])) for key in ("name", "version", "sha256")]
+    return Section(2, "Golden set", (Facts((*named, ("turns", turns))),))
+
+
+def _plain(value: Any) -> str:
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,88 @@
+"""A child process that serves one arm: requests in and answers out as JSON lines on two pipes.
+
+``python -m kvquant_eval.worker IN OUT LIFE``, three file descriptors. Standard output and error belong to the engine's
+log. Requests are ``{"op": "prepare" | "open" | "run" | "facts" | "close", ...}``; an answer is ``{"ok": ...}``,
+``{"bad_input": line}`` for what the user must correct, or ``{"error": line}``. LIFE is never written to: when it
+closes, the parent is gone, and this process takes its whole group (engine children too) with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TextIO
+
+from kvquant_eval.core.codec import DataError, from_data, to_data
+from kvquant_eval.core.engine import Engine
+from kvquant_eval.core.records import Block, EngineSpec, GoldenTurn, KVTreatment, ModelSpec
+
+
+def main(argv: list[str]) -> int:
+    """Serve until ``close`` or the end of input."""
+    source, sink, life = (int(argument) for argument in argv)
+    threading.Thread(target=_die_with_parent, args=(life,), daemon=True).start()
+    with os.fdopen(source, encoding="utf-8") as requests, os.fdopen(sink, "w", encoding="utf-8") as answers:
+        for answer in _serve(requests):
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+    return 0
+
+
+def _serve(requests: TextIO) -> Iterator[dict[str, Any]]:
+    engine: Engine | None = None
+    for line in requests:
+        request = json.loads(line)
+        operation = request.pop("op")
+        try:
+            if operation == "close":
+                if engine is not None:
+                    engine.close()
+                yield {"ok": None}
+                return
+            if operation == "prepare":
+                yield {"ok": _prepare(**request)}
+            elif operation == "open":
+                engine = _load(request["engine"])(from_data(EngineSpec, request["spec"], "spec"))
+                yield {"ok": None}
+            elif engine is None:
+                yield {"error": f"{operation}: no engine is open"}
+            elif operation == "run":
+                yield {"ok": to_data(engine.run(from_data(Block, request["block"], "block")))}
+            else:
+                yield {"ok": to_data(engine.facts())}
+        except DataError as error:
+            yield {"bad_input": str(error)}
+        except Exception as error:  # noqa: BLE001 - whatever an engine raises becomes an answer; the log has the traceback
+            traceback.print_exc()
+            yield {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
+
+
+def _prepare(
+    preparer: str, model: Any, turns: list[Any], args: dict[str, Any], cache: str, treatments: list[Any]
+) -> Any:
+    spec = from_data(ModelSpec, model, "model")
+    golden = [from_data(GoldenTurn, turn, "golden") for turn in turns]
+    wanted = [from_data(KVTreatment, treatment, "kv") for treatment in treatments]
+    return to_data(_load(preparer)(spec, golden, args, Path(cache), wanted))
+
+
+def _load(path: str) -> Any:
+    """``package.module:name``."""
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
+
+
+def _die_with_parent(life: int) -> None:
+    os.read(life, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""What runs inside every vLLM worker: read back each attention layer, and put a reference format in front of its cache.
+
+vLLM mixes this class into its worker (``worker_extension_cls``) and calls it by ``collective_rpc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvquant_eval.worker.formats import FORMATS, Format
+
+
+class KVExtension:
+    """Methods callable on a vLLM worker; ``model_runner`` and ``cache_config`` are the worker's own."""
+
+    model_runner: Any
+    cache_config: Any
+
+    def kv_facts(self) -> dict[str, Any]:
+        """Every attention layer of this worker, plus the number of cache blocks and tokens a block."""
+        blocks, block_size = self.cache_config.num_gpu_blocks, self.cache_config.block_size
+        layers = [_facts(name, layer, blocks * block_size) for name, layer in self._layers()]
+        return {"layers": layers, "num_blocks": blocks, "block_size": block_size}
+
+    def kv_install(self, format_name: str, skip: list[str]) -> int:
+        """Round K and V of every layer whose index is not in ``skip``; return the number of layers hooked.
+
+        Raises ValueError for a layer that does not pass K and V as [num_tokens, num_kv_heads * head_size] (MLA).
+        """
+        hooked = 0
+        for name, layer in self._layers():
+            if str(_index(name)) in skip:
+                continue
+            if not hasattr(layer, "num_kv_heads") or hasattr(layer, "kv_lora_rank"):
+                raise ValueError(f"{name}: reference formats need separate K and V, got {type(layer).__name__}")
+            layer.register_forward_pre_hook(_Rounding(layer, FORMATS[format_name]))
+            layer.kvquant_format = format_name
+            layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64)
+            hooked += 1
+        return hooked
+
+    def kv_second_rounding(self) -> tuple[int, int]:
+        """(values whose rounded K or V did not fit BF16 exactly, values seen) since the start."""
+        counts = [layer.kvquant_inexact for _, layer in self._layers() if hasattr(layer, "kvquant_inexact")]
+        inexact, seen = torch.stack(counts).sum(0).tolist() if counts else (0, 0)
+        return inexact, seen
+
+    def _layers(self) -> Iterator[tuple[str, Any]]:
+        for name, module in self.model_runner.model.named_modules():
+            if hasattr(module, "kv_cache_dtype") and hasattr(module, "attn_backend"):
+                yield name, module
+
+
+class _Rounding:
+    """Forward pre-hook: K and V through ``fmt``. The engine then stores the result in its BF16 cache."""
+
+    def __init__(self, layer: Any, fmt: Format) -> None:
+        self.shape = (-1, layer.num_kv_heads, layer.head_size)
+        self.fmt = fmt
+
+    def __call__(self, layer: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        query, key, value, *rest = args
+        return (query, self._round(layer, key), self._round(layer, value), *rest)
+
+    def _round(self, layer: Any, x: Tensor) -> Tensor:
+        """x: [num_tokens, num_kv_heads * head_size] -> the same shape and dtype."""
+        exact = self.fmt(x.view(self.shape)).view(x.shape)
+        stored = exact.to(x.dtype)
+        layer.kvquant_inexact += torch.tensor([int((stored.float() != exact).sum()), x.numel()])
+        return stored
+
+
+def _facts(name: str, layer: Any, capacity: int) -> dict[str, Any]:
+    cache = layer.kv_cache[0] if isinstance(layer.kv_cache, list | tuple) else layer.kv_cache
+    return {
+        "name": name,
+        "index": _index(name),
+        "backend": layer.attn_backend.get_name(),
+        "kv_dtype": str(layer.kv_cache_dtype),
+        "storage": str(cache.dtype).removeprefix("torch."),
+        "bytes_per_token": cache.numel() * cache.element_size() / capacity,
+        "k_scale": _number(layer, "_k_scale_float"),
+        "v_scale": _number(layer, "_v_scale_float"),
+        "k_scale_tensor": _number(layer, "_k_scale"),
+        "v_scale_tensor": _number(layer, "_v_scale"),
+        "format": getattr(layer, "kvquant_format", ""),
+    }
+
+
+def _number(layer: Any, attribute: str) -> float | None:
+    """A scale as a float: None where the layer has none, the largest where it has one a head."""
+    value = getattr(layer, attribute, None)
+    if value is None:
+        return None
+    return float(value.max()) if isinstance(value, Tensor) else float(value)
+
+
+def _index(name: str) -> int:
+    """The layer number in a module path such as ``model.layers.12.self_attn.attn``; -1 where there is none."""
+    return next((int(part) for part in name.split(".") if part.isdigit()), -1)

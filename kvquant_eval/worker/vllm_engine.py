@@ -1,0 +1,193 @@
+"""vLLM as an engine: replays blocks by forced decoding and by generation, and reads back what its workers run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from vllm import LLM, RequestOutput, SamplingParams, TokensPrompt
+from vllm.engine.arg_utils import EngineArgs
+
+from kvquant_eval.core.codec import from_data
+from kvquant_eval.core.outcome import classify
+from kvquant_eval.core.records import (
+    Block,
+    BlockResult,
+    EngineFacts,
+    EngineSpec,
+    LayerFacts,
+    Measure,
+    Outcome,
+    Realisation,
+    Replay,
+    ReplayRequest,
+)
+from kvquant_eval.worker.forcing import FORCED
+from kvquant_eval.worker.machine import device_name, versions
+
+# Nothing that could change an answer is left to a default: the model's own sampling defaults, statistics, the runner.
+_ALWAYS = {"generation_config": "vllm", "disable_log_stats": False}
+_SETTINGS = {
+    "model_config": ("dtype", "quantization", "max_model_len", "enforce_eager", "seed", "logprobs_mode"),
+    "cache_config": ("block_size", "enable_prefix_caching"),
+    "scheduler_config": ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill"),
+    "parallel_config": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+}
+
+
+class VllmEngine:
+    """One vLLM engine in this process tree, with the KV treatment of its spec."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        treatment = spec.treatment
+        args: dict[str, Any] = {
+            **_ALWAYS,
+            **spec.args,
+            "model": spec.model,
+            "revision": spec.revision,
+            "kv_cache_dtype": treatment.engine_dtype,
+            "worker_extension_cls": "kvquant_eval.worker.extension.KVExtension",
+        }
+        reference = treatment.realisation is Realisation.REFERENCE
+        if treatment.skip_layers and not reference:
+            args["kv_cache_dtype_skip_layers"] = list(treatment.skip_layers)
+        if reference and not args.get("enforce_eager"):
+            raise ValueError(f"{treatment.name}: a compiled engine ignores hooks; set engine.args.enforce_eager=true")
+        self.trace_replay = bool(EngineArgs(**args).create_engine_config().use_v2_model_runner)
+        if self.trace_replay:
+            args["enable_trace_replay"] = True
+        else:
+            args["logits_processors"] = ["kvquant_eval.worker.forcing:ForcedDecoding"]
+        self.llm = LLM(**args)
+        if reference:
+            self.llm.collective_rpc("kv_install", args=(treatment.dtype, list(treatment.skip_layers)))
+
+    def run(self, block: Block) -> BlockResult:
+        """See ``Engine.run``. Raises RuntimeError when the prefix cache cannot be reset or replies are missing."""
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError(f"block {block.index}: the engine refused to reset its prefix cache")
+        before, started = self._preemptions(), time.monotonic()
+        replays = [replay for wave in block.waves if wave for replay in self._wave(wave)]
+        return BlockResult(
+            index=block.index,
+            replays=tuple(replays),
+            preemptions=self._preemptions() - before,
+            seconds=time.monotonic() - started,
+        )
+
+    def facts(self) -> EngineFacts:
+        config, installed = self.llm.llm_engine.vllm_config, versions()
+        workers: list[dict[str, Any]] = self.llm.collective_rpc("kv_facts")
+        rounding = self.llm.collective_rpc("kv_second_rounding")
+        settings: dict[str, Any] = {
+            f"{group}.{name}": _plain(getattr(getattr(config, group), name, None))
+            for group, names in _SETTINGS.items()
+            for name in names
+        }
+        settings["compilation_mode"] = str(config.compilation_config.mode)
+        settings["forced_decoding"] = "trace_replay" if self.trace_replay else "logits_processor"
+        return EngineFacts(
+            engine="vllm",
+            version=installed["vllm"],
+            device=device_name(),
+            model_dtype=_plain(config.model_config.dtype),
+            layers=tuple(
+                tuple(from_data(LayerFacts, layer, f"worker {rank}") for layer in worker["layers"])
+                for rank, worker in enumerate(workers)
+            ),
+            capacity_tokens=min(worker["num_blocks"] * worker["block_size"] for worker in workers),
+            block_size=workers[0]["block_size"],
+            settings=settings,
+            versions=installed,
+            second_rounding=(sum(inexact for inexact, _ in rounding), sum(seen for _, seen in rounding)),
+        )
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()
+
+    def _wave(self, wave: Sequence[ReplayRequest]) -> list[Replay]:
+        outputs = self.llm.generate(
+            [TokensPrompt(prompt_token_ids=list(request.prompt_ids)) for request in wave],
+            [self._sampling(request) for request in wave],
+            use_tqdm=False,
+        )
+        if len(outputs) != len(wave):
+            raise RuntimeError(f"the engine returned {len(outputs)} of {len(wave)} replies")
+        return [_replay(request, output) for request, output in zip(wave, outputs, strict=True)]
+
+    def _sampling(self, request: ReplayRequest) -> SamplingParams:
+        if request.measure is Measure.GENERATED:
+            return SamplingParams(
+                temperature=request.temperature,
+                top_p=request.top_p,
+                top_k=request.top_k,
+                seed=request.seed,
+                max_tokens=request.max_tokens,
+                logprobs=0,
+            )
+        forced = list(request.forced_ids)
+        force: dict[str, Any] = (
+            {"trace_decode_token_ids": forced} if self.trace_replay else {"extra_args": {FORCED: forced}}
+        )
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=len(forced),
+            logprobs=self.spec.top_logprobs,
+            ignore_eos=True,
+            detokenize=False,
+            **force,
+        )
+
+    def _preemptions(self) -> int:
+        metrics: list[Any] = self.llm.get_metrics()
+        return sum(int(metric.value) for metric in metrics if metric.name == "vllm:num_preemptions")
+
+
+def _replay(request: ReplayRequest, output: RequestOutput) -> Replay:
+    """Turn vLLM's output into a Replay; a forced reply that is not the golden one, or a non-finite logprob, is
+    unscored.
+    """
+    completion = output.outputs[0]
+    ids = tuple(completion.token_ids)
+    steps: list[Any] = list(completion.logprobs or ())
+    logprobs = tuple(float(step[token].logprob) for step, token in zip(steps, ids, strict=True))
+    forced = request.measure is Measure.FORCED
+    finish = str(completion.finish_reason or "")
+    error = _fault(request, ids, logprobs)
+    outcome = Outcome.OK if forced else classify(ids, completion.text, finish)
+    return Replay(
+        turn_id=request.turn_id,
+        measure=request.measure,
+        epoch=request.epoch,
+        outcome=Outcome.INFRA_ERROR if error else outcome,
+        token_ids=ids,
+        text=completion.text,
+        logprobs=() if error else logprobs,
+        top=tuple(_top(step) for step in steps) if forced and not error else (),
+        finish_reason=finish,
+        prompt_tokens=len(request.prompt_ids),
+        cached_tokens=output.num_cached_tokens or 0,
+        error=error,
+    )
+
+
+def _fault(request: ReplayRequest, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> str:
+    """What makes a reply no evidence (empty: nothing)."""
+    if not all(map(math.isfinite, logprobs)):
+        return "the engine returned a non-finite logprob"
+    if request.measure is Measure.FORCED and ids != request.forced_ids:
+        return "the engine did not decode the forced tokens"
+    return ""
+
+
+def _top(step: Any) -> tuple[tuple[int, float], ...]:
+    ranked = sorted(step.items(), key=lambda item: (-item[1].logprob, item[0]))
+    return tuple((int(token), float(entry.logprob)) for token, entry in ranked)
+
+
+def _plain(value: Any) -> Any:
+    """A setting as a JSON value."""
+    return value if isinstance(value, bool | int | float | str | None) else str(value).removeprefix("torch.")

@@ -1,0 +1,22 @@
+"""Tests and the child processes they start find the package and the fakes, installed or not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _children_import_from_here() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        yield

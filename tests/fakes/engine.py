@@ -1,0 +1,258 @@
+"""An engine without a model: every log probability is a hash of the prompt and the position, and faults can be planted.
+
+A token is a character. Forced replies get pseudo log probabilities; a generated reply is the golden one of the same block,
+now and then with a digit off. A fault is chosen by the treatment's name, or by ``args["faults"][<treatment name>]``, so
+that it can be planted into one arm only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvquant_eval.core.outcome import classify
+from kvquant_eval.core.records import (
+    Block,
+    BlockResult,
+    EngineFacts,
+    EngineSpec,
+    GoldenTurn,
+    KVTreatment,
+    LayerFacts,
+    Measure,
+    ModelSpec,
+    Outcome,
+    Prepared,
+    Realisation,
+    RenderedTurn,
+    Replay,
+    ReplayRequest,
+)
+
+LAYERS = 4
+NOISE = {"bfloat16": 0.0, "placebo": 0.002, "fp8_e4m3": 0.004, "fp8_e5m2": 0.008, "int8": 0.003, "nvfp4": 0.01}
+"""Half width (nats) of what a dtype does to each log probability, both ways alike."""
+
+VERSIONS = {"python": "3", "vllm": "none"}
+
+
+def fault_of(spec: EngineSpec) -> str:
+    """The fault planted into this arm: by name of the treatment, directly or through ``args["faults"]``."""
+    faults: Mapping[str, str] = spec.args.get("faults", {})
+    return faults.get(spec.treatment.name, spec.treatment.name)
+
+
+def uniform(*parts: object) -> float:
+    """A number in [0, 1) that only depends on ``parts``."""
+    raw = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(raw[:8], "big") / 2.0**64
+
+
+class FakeEngine:
+    """See ``core.engine.Engine``."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec, self.fault, self.runs = spec, fault_of(spec), 0
+        self.seen = 0
+        if self.fault == "does_not_start":
+            raise RuntimeError("no memory for the KV cache")
+
+    def run(self, block: Block) -> BlockResult:
+        self._plant_before(block)
+        golden = {r.turn_id: r.forced_ids for r in block.requests if r.measure is Measure.FORCED}
+        replays = [self._replay(request, golden[request.turn_id], block.index) for request in block.requests]
+        if self.fault == "fewer_replies" and block.index == 0:
+            dropped = block.requests[0].turn_id
+            replays = [replay for replay in replays if replay.turn_id != dropped]
+        self.runs += 1
+        self.seen += 1000
+        return BlockResult(
+            index=block.index,
+            replays=tuple(replays),
+            preemptions=int(self.fault == "preempts" and block.index == 1),
+            seconds=0.5,
+        )
+
+    def facts(self) -> EngineFacts:
+        layers = () if self.fault == "no_layers" else tuple(self._layer(index) for index in range(LAYERS))
+        settings: dict[str, Any] = {
+            "cache_config.enable_prefix_caching": self.fault != "prefix_caching_off",
+            "scheduler_config.max_num_seqs": self.spec.args.get("max_num_seqs", 64),
+        }
+        reference = self.spec.treatment.realisation is Realisation.REFERENCE
+        return EngineFacts(
+            engine="fake",
+            version="1",
+            device="none",
+            model_dtype="bfloat16",
+            layers=(layers,),
+            capacity_tokens=2000 if layers and layers[0].storage == "bfloat16" else 4000,
+            block_size=16,
+            settings=settings,
+            versions={"python": "3"},
+            second_rounding=(self.seen // 10, self.seen) if reference else (0, 0),
+        )
+
+    def close(self) -> None:
+        if self.fault == "dies_on_close":
+            os._exit(1)
+
+    def _plant_before(self, block: Block) -> None:
+        """Faults that end or stop the process; ``slow`` leaves time to kill the parent."""
+        if self.fault == "dies_in_block_1" and block.index == 1:
+            sys.stderr.write("CUDA error: an illegal memory access was encountered\n")
+            sys.stderr.flush()
+            os._exit(139)
+        if self.fault == "dies_once" and block.index == 1:
+            marker = Path(self.spec.args["marker"])
+            if not marker.exists():
+                marker.touch()
+                os._exit(1)
+        if self.fault == "raises_in_block_1" and block.index == 1:
+            raise RuntimeError("EngineDeadError")
+        if self.fault == "hangs":
+            time.sleep(600)
+        if self.fault == "slow" or "slow" in self.spec.args:
+            time.sleep(float(self.spec.args.get("slow", 0.2)))
+
+    def _layer(self, index: int) -> LayerFacts:
+        treatment = self.spec.treatment
+        asked = treatment.engine_dtype
+        if self.fault == "ignores_dtype" or str(index) in treatment.skip_layers:
+            asked = "bfloat16"
+        if self.fault == "skips_a_layer" and index == LAYERS - 1:
+            asked = "bfloat16"
+        quantized = asked not in ("auto", "bfloat16")
+        scale = {"zero_scales": 0.0, "nan_scales": math.nan, "negative_scales": -1.0}.get(self.fault, 1.0)
+        reference = treatment.realisation is Realisation.REFERENCE and str(index) not in treatment.skip_layers
+        return LayerFacts(
+            name=f"model.layers.{index}.self_attn.attn",
+            index=index,
+            backend="OTHER_ATTN" if self.fault == "other_backend" else "FAKE_ATTN",
+            kv_dtype=asked,
+            storage=asked if quantized else "bfloat16",
+            bytes_per_token=32.0 if quantized else 64.0,
+            k_scale=scale,
+            v_scale=scale,
+            k_scale_tensor=0.5 if self.fault == "half_applied_scales" else scale,
+            v_scale_tensor=scale,
+            format=treatment.dtype if reference else "",
+        )
+
+    def _replay(self, request: ReplayRequest, golden: Sequence[int], block: int) -> Replay:
+        forced = request.measure is Measure.FORCED
+        ids = tuple(request.forced_ids) if forced else self._reply(request, golden)
+        logprobs = self._logprobs(request, ids)
+        outcome, error = Outcome.OK, ""
+        text = "" if forced else "".join(map(chr, ids))
+        if not forced:
+            finish = "length" if len(ids) >= request.max_tokens else "stop"
+            outcome = classify(ids, text, finish)
+        if self.fault == "infra_errors" and block == 0:
+            outcome, error, logprobs = Outcome.INFRA_ERROR, "the engine returned a non-finite logprob", ()
+        return Replay(
+            turn_id=request.turn_id,
+            measure=request.measure,
+            epoch=request.epoch,
+            outcome=outcome,
+            token_ids=ids,
+            text=text,
+            logprobs=logprobs,
+            top=tuple(((token, p),) for token, p in zip(ids, logprobs, strict=True)) if forced and not error else (),
+            finish_reason="length" if forced else "stop",
+            prompt_tokens=len(request.prompt_ids),
+            cached_tokens=0 if forced else len(request.prompt_ids),
+            error=error,
+        )
+
+    def _reply(self, request: ReplayRequest, golden: Sequence[int]) -> tuple[int, ...]:
+        """The golden reply up to the token limit; one in twenty has its last digit off, another one for each dtype."""
+        if self.fault == "empty_replies":
+            return (ord(" "),)
+        if self.fault == "loops":
+            return tuple(map(ord, "no no no no no no no no no no "))[: request.max_tokens]
+        ids = list(golden)[: request.max_tokens]
+        if self.fault == "not_applied":
+            dtype = "bfloat16"
+        else:
+            dtype = self.spec.treatment.dtype
+        salt = "" if uniform(request.prompt_ids, dtype) > 0.02 else dtype
+        if uniform(request.prompt_ids, "wrong", salt) < 0.05:
+            last = max((i for i, token in enumerate(ids) if chr(token).isdigit()), default=None)
+            if last is not None:
+                ids[last] = ord(str((int(chr(ids[last])) + 1) % 10))
+        return tuple(ids)
+
+    def _logprobs(self, request: ReplayRequest, ids: Sequence[int]) -> tuple[float, ...]:
+        """Nats, <= 0: about -0.25 each, plus the dtype's noise, less the planted drop."""
+        dtype = "bfloat16" if self.fault == "not_applied" else self.spec.treatment.dtype
+        width = NOISE.get(dtype, 0.0)
+        values = [
+            -0.05 - 0.4 * uniform(request.prompt_ids, i) + width * (2 * uniform(request.prompt_ids, i, dtype) - 1)
+            for i in range(len(ids))
+        ]
+        if self.fault == "keeps_state" and self.runs:
+            values = [value - 0.1 * (1 + self.runs % 2) for value in values]
+        if self.fault == "nan_logprobs" and request.measure is Measure.FORCED:
+            values[0] = math.nan
+        if request.measure is Measure.FORCED:
+            likelihood = 100 * math.exp(math.fsum(values) / len(values))
+            shift = math.log1p(-self._drop(request) / likelihood)
+            values = [min(0.0, value + shift) for value in values]
+        return tuple(values)
+
+    def _drop(self, request: ReplayRequest) -> float:
+        """Points of golden likelihood that the planted fault takes from this turn."""
+        if self.fault == "drops_math_chain" and request.turn_id.startswith("math_chain"):
+            return 8.0
+        if self.fault == "drops_faq" and request.turn_id.startswith("faq"):
+            return 8.0
+        if self.fault == "drops_three_turns" and request.turn_id in ("math_chain-03/1", "math_chain-05/1", "math_chain-07/1"):
+            return 3.0 + 2.0 * uniform(request.turn_id)
+        if self.fault == "broken":
+            return 75.0
+        return 0.0
+
+
+def prepare(
+    model: ModelSpec,
+    turns: Sequence[GoldenTurn],
+    args: Mapping[str, Any],
+    cache: Path,
+    treatments: Sequence[KVTreatment],
+) -> Prepared:
+    """Render each turn to characters, without a tokenizer."""
+    limit = int(args.get("max_model_len", 4096))
+    return Prepared(
+        path=f"/models/{model.id}",
+        weights_sha256=hashlib.sha256(model.id.encode()).hexdigest(),
+        template_sha256=hashlib.sha256(b"role: content").hexdigest(),
+        device="none",
+        versions=VERSIONS,
+        kv_cache_scheme=False,
+        turns=tuple(_render(turn, limit) for turn in turns),
+    )
+
+
+def _render(turn: GoldenTurn, limit: int) -> RenderedTurn:
+    prompt = "".join(f"{m['role']}: {m['content']}\n" for m in turn.messages)
+    reply = str(turn.reference["content"])
+    spans = tuple((reply.index(s.text), reply.index(s.text) + len(s.text)) for s in turn.decisive)
+    needed = len(prompt) + max(len(reply), turn.max_tokens)
+    return RenderedTurn(
+        turn_id=turn.turn_id,
+        workload=turn.workload,
+        conversation_id=turn.conversation_id,
+        turn_index=turn.turn_index,
+        prompt_ids=tuple(map(ord, prompt)),
+        golden_ids=tuple(map(ord, reply)),
+        spans=spans,
+        max_tokens=turn.max_tokens,
+        skip=f"needs {needed} tokens, the context is {limit}" if needed > limit else "",
+    )
