@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+settings.register_profile("kvquant", deadline=None, derandomize=True, max_examples=60, database=None)
+settings.load_profile("kvquant")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from golden.sources.common import marked, turn
 
 WORKLOAD = "faq"

@@ -18,14 +18,16 @@ from kvquant_eval.cli import config
 from kvquant_eval.cli.table import show
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
+from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.runfolder import RunFolder
-from kvquant_eval.pipeline import GateRun, finish, gate, regate
+from kvquant_eval.pipeline import GateRun, gate, regate, track
 
 USAGE = """kvquant-eval: may this model run with that KV dtype?
 
   kvquant-eval gate [key=value ...]   replay, compare, decide
   kvquant-eval regate RUN_DIR         decide a stored run again, without an engine
+  kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
 exit status: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID, 2 bad input, 130/143 interrupted"""
 
@@ -61,27 +63,34 @@ def _parse(arguments: list[str]) -> int:
     gating.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
     gating.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
     gating.add_argument("overrides", nargs="*", metavar="key=value")
-    again = verbs.add_parser("regate", help="decide a stored run again, without an engine")
-    again.add_argument("run_dir", type=Path)
+    for verb, about in (("regate", "decide a stored run again"), ("relog", "log a decided run to MLflow")):
+        verbs.add_parser(verb, help=about).add_argument("run_dir", type=Path)
     options = parser.parse_args(arguments)
-    if options.verb == "regate":
+    if options.verb != "gate":
         run = RunFolder(options.run_dir.resolve())
-        stored = run.config()
-        return _conclude(regate(run, config.build({k: v for k, v in stored.items() if k != "attested"})))
+        settings = config.build(run.config())
+        return _conclude(regate(run, settings), settings) if options.verb == "regate" else _relog(run, settings)
     data = config.compose(options.overrides, options.config_dir)
     if options.cfg:
         sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
         return 0
     settings = config.build(data)
-    return _conclude(gate(settings))
+    return _conclude(gate(settings), settings)
 
 
-def _conclude(run: GateRun) -> int:
-    warnings = finish(run)
+def _conclude(run: GateRun, settings: Settings) -> int:
+    """Tracking comes last: whatever becomes of it, the decision is on disk and stands."""
+    warnings = track(run.folder, settings)
     show(run.document, run.folder.path)
     for warning in warnings:
-        sys.stderr.write(f"kvquant-eval: {warning}\n")
+        _complain(warning, 0)
     return run.judgement.decision.exit_code
+
+
+def _relog(run: RunFolder, settings: Settings) -> int:
+    for warning in track(run, settings):
+        return _complain(warning, 1)
+    return 0
 
 
 def _complain(line: str, status: int) -> int:

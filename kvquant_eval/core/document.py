@@ -9,24 +9,36 @@ from kvquant_eval.core.attest import bytes_per_token, canonical_dtype, effective
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import ArmRecord, Judgement, is_self_test
+from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import GoldenSet, KVTreatment, Prepared, Role, ScoreDelta
 from kvquant_eval.core.settings import Settings
 
 SCHEMA_VERSION = 1
 
 
-def document(judgement: Judgement, settings: Settings, prepared: Prepared, golden: GoldenSet) -> dict[str, Any]:
-    """The decision without what belongs to one run only (id, times): equal replays and policy give equal bytes."""
+def policy_sha256(policy: Policy) -> str:
+    """sha256 over every limit and role of the policy."""
+    return digest(to_data(policy))
+
+
+def document(
+    judgement: Judgement, settings: Settings, prepared: Prepared, golden: GoldenSet, post_hoc: bool
+) -> dict[str, Any]:
+    """The decision without what belongs to one run only (id, times): equal replays and policy give equal bytes.
+
+    ``post_hoc``: the policy is not the one that was hashed before the first token. ``identity_sha256`` is equal for
+    runs that ask the same question: model, golden set, policy, engine version and candidates.
+    """
     arms, policy = judgement.arms, settings.policy
     base = arms["baseline"]
     controls = {n: judgement.results[n] for n, r in arms.items() if r.arm.role is Role.CONTROL}
     candidates = [n for n, r in arms.items() if r.arm.role is Role.CANDIDATE]
     return {
-        "schema_version": SCHEMA_VERSION,
         "decision": str(judgement.decision),
         "exit_code": judgement.decision.exit_code,
         "reasons": list(judgement.reasons),
-        "post_hoc": False,
+        "post_hoc": post_hoc,
+        "identity_sha256": _identity(settings, prepared, golden),
         "model": {
             "id": settings.model.id,
             "revision": settings.model.revision,
@@ -46,7 +58,7 @@ def document(judgement: Judgement, settings: Settings, prepared: Prepared, golde
         },
         "policy": {
             "name": policy.name,
-            "sha256": digest(to_data(policy)),
+            "sha256": policy_sha256(policy),
             "hardest": policy.hardest,
             **_limits(settings),
         },
@@ -65,6 +77,12 @@ def document(judgement: Judgement, settings: Settings, prepared: Prepared, golde
         ],
         "arms": {n: _arm(r) for n, r in arms.items()},
     }
+
+
+def _identity(settings: Settings, prepared: Prepared, golden: GoldenSet) -> str:
+    treatments = {name: to_data(treatment) for name, treatment in settings.candidates.items()}
+    weights = [settings.model.id, settings.model.revision, prepared.weights_sha256, prepared.versions.get("vllm")]
+    return digest([weights, golden.sha256, policy_sha256(settings.policy), to_data(settings.baseline), treatments])
 
 
 def kv_names(record: ArmRecord) -> dict[str, str]:

@@ -20,6 +20,7 @@ class ScoreResult:
 
     role: ScoreRole
     margin: float
+    flag_over: float
     n_turns: int
     n_headroom: int
     baseline_mean: float
@@ -206,6 +207,7 @@ def _summarise(
     return ScoreResult(
         role=rule.role,
         margin=rule.margin,
+        flag_over=rule.flag_over,
         n_turns=len(paired),
         n_headroom=n_headroom,
         baseline_mean=mean_a,

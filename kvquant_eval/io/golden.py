@@ -21,7 +21,7 @@ def load(folder: Path, workloads: Iterable[str]) -> GoldenSet:
     Raises DataError, with file and line, for a missing or changed file, a bad turn, a duplicate id or a class without
     turns.
     """
-    manifest = _manifest(folder)
+    manifest = read_manifest(folder)
     turns: list[GoldenTurn] = []
     for workload in workloads:
         files = sorted(name for name, entry in manifest["files"].items() if entry["workload"] == workload)
@@ -54,7 +54,8 @@ def pin(folder: Path, name: str, version: str, about: dict[str, str]) -> dict[st
     return {"name": name, "version": version, **about, "files": files}
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a golden set. Raises DataError when it is missing or damaged."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -88,6 +88,8 @@ class RunFolder:
             config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError) as error:
             raise DataError(f"{path}: the configuration of a run, got {error}; name a run folder") from None
+        if not isinstance(config, dict) or "pinned" not in config:
+            raise DataError(f"{path}: the configuration of a run, got one without 'pinned'; name a run folder")
         return config
 
     def write_plan(self, prepared: Prepared) -> None:
@@ -140,6 +142,18 @@ def reuse(runs_dir: Path, fingerprint: str, into: ArmFolder) -> int:
                 shutil.copyfile(best.path / name, into.path / name)
         into.journal.truncate_unfinished()
     return most
+
+
+def earlier_decisions(folder: Path, identity_sha256: str) -> int:
+    """How many other runs beside ``folder``, made before it, decided the same question."""
+    found = 0
+    for path in folder.parent.glob("*/decision.json"):
+        try:
+            decision = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        found += path.parent.name < folder.name and decision.get("identity_sha256") == identity_sha256
+    return found
 
 
 def count(blocks: Iterable[BlockResult]) -> dict[str, float]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from kvquant_eval.core.records import Measure
+from kvquant_eval.io.report.markdown import escape
+from kvquant_eval.io.report.names import kv_name
+from kvquant_eval.io.report.safe import safe
 from kvquant_eval.io.runfolder import RunFolder
 
 MAX_NOTE = 8000
@@ -16,7 +18,7 @@ MAX_NOTE = 8000
 
 def run_name(model: Mapping[str, Any], kv: Mapping[str, Any]) -> str:
     """Model id and KV dtype, requested and effective, native or reference."""
-    return f"{model['id']} KV {kv['requested']} (effective {kv['effective']}, {kv['realisation']})"
+    return f"{model['id']} {kv_name(kv)}"
 
 
 def note(document: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
@@ -43,7 +45,8 @@ def note(document: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
 
 def _rows(workload: str, judged: Mapping[str, Any]) -> list[str]:
     rows = [
-        f"| {_plain(workload)} | {judged['verdict']} | {_plain(name)} ({score['role']}) | {score['n_headroom' if score['role'] == 'gate' else 'n_turns']} | "
+        f"| {_plain(workload)} | {judged['verdict']} | {_plain(name)} ({score['role']}) | "
+        f"{score['n_headroom'] if score['role'] == 'gate' else score['n_turns']} | "
         f"{score['baseline_mean']:.1f} | {score['candidate_mean']:.1f} | {score['mean_drop']:+.2f} | "
         f"{'none' if score['ci_upper'] is None else format(score['ci_upper'], '+.2f')} | {score['drops_over']} |"
         for name, score in judged["scores"].items()
@@ -107,7 +110,7 @@ def reply_table(document: Mapping[str, Any], arm: Mapping[str, Any], run: RunFol
 def _texts(run: RunFolder, arm: str, wanted: Iterable[str]) -> dict[str, str]:
     keep = set(wanted)
     return {
-        replay.turn_id: _visible(replay.text)
+        replay.turn_id: safe(replay.text)
         for replay in (run.arm(arm).replays() if keep else ())
         if replay.turn_id in keep and replay.measure is Measure.GENERATED and replay.epoch == 0
     }
@@ -125,11 +128,6 @@ def _identity(document: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _visible(text: str) -> str:
-    """Control characters spelled out, line ends kept."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
 def _plain(text: str) -> str:
     """One line that Markdown shows as it is."""
-    return html.escape(_visible(" ".join(str(text).split())), quote=False).replace("|", "\\|")
+    return escape(safe(str(text)))

@@ -18,10 +18,10 @@ from kvquant_eval.core.records import Decision
 from kvquant_eval.core.settings import TrackingSettings
 from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards
 
-ARTIFACTS = ("decision.json", "report.md", "report.html", "junit.xml")
+ARTIFACTS = ("decision.json", "junit.xml")
+WITH_TEXTS = ("report.md", "report.html")
 SCORES_TABLE = "turn_scores.json"
 REPLIES_TABLE = "flagged_replies.json"
-_LEAKING = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
@@ -46,10 +46,9 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
         try:
             return _log(folder, settings, cards)
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            text = f"got {settings.uri} ({reason[:300]})"
+            reason = _masked(" ".join(str(error).split()) or type(error).__name__)[:300]
             raise TrackingError(
-                f"tracking.uri: a store that takes the runs, {re.sub(r'//[^/@ ]*@', '//***@', text)}; "
+                f"tracking.uri: a store that takes the runs, got {_masked(settings.uri)} ({reason}); "
                 f"the decision stands: make the store reachable and run `kvquant-eval relog {folder}`"
             ) from error
 
@@ -129,7 +128,7 @@ def _write(client: Any, experiment: str, card: RunCard, folder: Path, earlier: S
     for name, table in ((SCORES_TABLE, card.scores), (REPLIES_TABLE, card.replies)):
         if table is not None and not table.empty:
             client.log_table(run_id, table, name)
-    for name in ARTIFACTS:
+    for name in ARTIFACTS if card.replies is None else (*ARTIFACTS, *WITH_TEXTS):
         if (folder / name).exists():
             client.log_artifact(run_id, str(folder / name))
     client.set_terminated(run_id, "FINISHED")
@@ -144,12 +143,13 @@ def _dataset(card: RunCard) -> Any:
     golden = card.golden
     name = f"{golden['name']} {golden['version']}"
     source, sha256 = CodeDatasetSource(dict(golden)), golden["sha256"][:36]
-    return MetaDataset(source, name=name, digest=sha256)._to_mlflow_entity()  # type: ignore[abstract]
+    dataset = MetaDataset(source, name=name, digest=sha256)  # type: ignore[abstract]
+    return dataset._to_mlflow_entity()
 
 
 def _register(client: Any, card: VersionCard, run_id: str) -> None:
-    """One version a decision. PROMOTE moves the alias here; HOLD takes it from a version of the same weights; a decision
-    that a later one has overtaken moves nothing."""
+    """One version a decision. PROMOTE moves the alias here, HOLD takes it from a version of the same weights; one that
+    a later decision has overtaken moves nothing."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -192,11 +192,12 @@ def _same_weights(version: Any, card: VersionCard) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """MLflow without prints, log lines, telemetry, long retries or somebody else's run id; all put back afterwards."""
-    before = {name: os.environ.get(name) for name in (*_LEAKING, *_DEFAULTS)}
+    """MLflow without prints, log lines, telemetry and long retries; all is put back afterwards.
+
+    Every call names its store, experiment and run, so ``MLFLOW_RUN_ID`` and its like change nothing.
+    """
+    before = {name: os.environ.get(name) for name in _DEFAULTS}
     silenced = logging.root.manager.disable
-    for name in _LEAKING:
-        os.environ.pop(name, None)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     logging.disable(logging.CRITICAL)
@@ -209,3 +210,8 @@ def _quiet() -> Iterator[None]:
             os.environ.pop(name, None)
             if old is not None:
                 os.environ[name] = old
+
+
+def _masked(text: str) -> str:
+    """``text`` with the credentials in its URIs masked."""
+    return re.sub(r"//[^/@\s]*@", "//***@", text)

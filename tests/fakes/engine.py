@@ -1,8 +1,8 @@
 """An engine without a model: every log probability is a hash of the prompt and the position, and faults can be planted.
 
-A token is a character. Forced replies get pseudo log probabilities; a generated reply is the golden one of the same block,
-now and then with a digit off. A fault is chosen by the treatment's name, or by ``args["faults"][<treatment name>]``, so
-that it can be planted into one arm only.
+A token is a character. Forced replies get pseudo log probabilities; a generated reply is the golden one of the same
+block, now and then with a digit off. A fault is chosen by the treatment's name, or by ``args["faults"]`` under that
+name, so that it can be planted into one arm only.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ class FakeEngine:
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec, self.fault, self.runs = spec, fault_of(spec), 0
-        self.seen = 0
+        self.seen = self.first = 0
         if self.fault == "does_not_start":
             raise RuntimeError("no memory for the KV cache")
 
     def run(self, block: Block) -> BlockResult:
         self._plant_before(block)
+        self.first = self.first if self.runs else block.index
         golden = {r.turn_id: r.forced_ids for r in block.requests if r.measure is Measure.FORCED}
         replays = [self._replay(request, golden[request.turn_id], block.index) for request in block.requests]
         if self.fault == "fewer_replies" and block.index == 0:
@@ -178,10 +179,7 @@ class FakeEngine:
         if self.fault == "loops":
             return tuple(map(ord, "no no no no no no no no no no "))[: request.max_tokens]
         ids = list(golden)[: request.max_tokens]
-        if self.fault == "not_applied":
-            dtype = "bfloat16"
-        else:
-            dtype = self.spec.treatment.dtype
+        dtype = "bfloat16" if self.fault == "not_applied" else self.spec.treatment.dtype
         salt = "" if uniform(request.prompt_ids, dtype) > 0.02 else dtype
         if uniform(request.prompt_ids, "wrong", salt) < 0.05:
             last = max((i for i, token in enumerate(ids) if chr(token).isdigit()), default=None)
@@ -197,26 +195,30 @@ class FakeEngine:
             -0.05 - 0.4 * uniform(request.prompt_ids, i) + width * (2 * uniform(request.prompt_ids, i, dtype) - 1)
             for i in range(len(ids))
         ]
-        if self.fault == "keeps_state" and self.runs:
-            values = [value - 0.1 * (1 + self.runs % 2) for value in values]
+        if self.fault == "keeps_state" and self.first:
+            values = [value - 0.1 for value in values]
         if self.fault == "nan_logprobs" and request.measure is Measure.FORCED:
-            values[0] = math.nan
+            return (math.nan, *values[1:])
         if request.measure is Measure.FORCED:
             likelihood = 100 * math.exp(math.fsum(values) / len(values))
-            shift = math.log1p(-self._drop(request) / likelihood)
+            shift = math.log1p(-self._drop(request, likelihood) / likelihood)
             values = [min(0.0, value + shift) for value in values]
         return tuple(values)
 
-    def _drop(self, request: ReplayRequest) -> float:
-        """Points of golden likelihood that the planted fault takes from this turn."""
+    def _drop(self, request: ReplayRequest, likelihood: float) -> float:
+        """Points of golden likelihood, of those that there are, that the planted fault takes from this turn."""
         if self.fault == "drops_math_chain" and request.turn_id.startswith("math_chain"):
             return 8.0
         if self.fault == "drops_faq" and request.turn_id.startswith("faq"):
             return 8.0
-        if self.fault == "drops_three_turns" and request.turn_id in ("math_chain-03/1", "math_chain-05/1", "math_chain-07/1"):
+        if self.fault == "drops_three_turns" and request.turn_id in (
+            "math_chain-03/1",
+            "math_chain-05/1",
+            "math_chain-07/1",
+        ):
             return 3.0 + 2.0 * uniform(request.turn_id)
         if self.fault == "broken":
-            return 75.0
+            return 0.98 * likelihood
         return 0.0
 
 
@@ -230,7 +232,7 @@ def prepare(
     """Render each turn to characters, without a tokenizer."""
     limit = int(args.get("max_model_len", 4096))
     return Prepared(
-        path=f"/models/{model.id}",
+        path="/models/local",
         weights_sha256=hashlib.sha256(model.id.encode()).hexdigest(),
         template_sha256=hashlib.sha256(b"role: content").hexdigest(),
         device="none",

@@ -54,8 +54,9 @@ def policy(rule: Rule = Rule.DEFAULT, **changes: Any) -> Policy:
 
 
 def settings(folder: Path, candidates: Mapping[str, KVTreatment], **changes: Any) -> Settings:
-    """A gate over ``folder/golden`` into ``folder/runs``. Engine settings (``args``, ``timeout_s``, ``retries``, ``preparer``)
-    are taken from ``changes`` too."""
+    """A gate over ``folder/golden`` into ``folder/runs``. ``args``, ``timeout_s``, ``retries`` and ``preparer`` of the
+    engine are taken from ``changes`` too.
+    """
     engine = EngineSettings(
         engine="tests.fakes.engine:FakeEngine",
         preparer=changes.pop("preparer", "tests.fakes.engine:prepare"),

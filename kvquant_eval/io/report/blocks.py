@@ -56,7 +56,8 @@ class Texts:
 class Panel:
     """One small plot of drops in points, > 0 is worse.
 
-    ``series`` are (score, x values, drops); ``threshold`` the drop that flags a turn; ``band`` the placebo's low and high.
+    ``series`` are (score, x values, drops); ``threshold`` is the drop that flags a turn; ``band`` (low, high) the
+    placebo's.
     """
 
     title: str

@@ -16,8 +16,13 @@ def safe(text: str) -> str:
     Every hidden character but tab and line feed becomes a backslash escape, so what is left is legal XML.
     """
     lines = text.split("\n")
-    kept = [_visible(line[:LINE_CHARS]) + _mark(len(line) - LINE_CHARS, "characters") for line in lines[:TEXT_LINES]]
+    kept = [_visible(head(line, LINE_CHARS)) for line in lines[:TEXT_LINES]]
     return "\n".join(kept) + _mark(len(lines) - TEXT_LINES, "lines")
+
+
+def head(text: str, chars: int) -> str:
+    """The first ``chars`` characters of ``text``, with a mark that says how much follows."""
+    return text[:chars] + _mark(len(text) - chars, "characters")
 
 
 def tail(text: str, chars: int) -> str:

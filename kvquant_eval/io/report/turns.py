@@ -11,10 +11,11 @@ from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, GoldenTurn, Measure, Outcome, Prepared, Replay, ScoreDelta
 from kvquant_eval.io.report.blocks import Facts, Items, Section, Table, Texts
 from kvquant_eval.io.report.names import NONE, number
-from kvquant_eval.io.report.safe import tail
+from kvquant_eval.io.report.safe import head, tail
 
 MOST_TURNS = 20
 PROMPT_CHARS = 800
+EXPLANATION_CHARS = 200
 
 Replies = Mapping[str, Replay]
 Explanations = Mapping[tuple[str, str], str]
@@ -89,7 +90,7 @@ def _turn(turn: GoldenTurn, prompt_tokens: int, baseline: str, sides: _Sides) ->
             number(sides.drops[key].candidate, ".2f"),
             number(sides.drops[key].drop, "+.2f"),
             number(sides.placebo[key].drop if key in sides.placebo else None, "+.2f"),
-            *(explained.get(key) or NONE for explained in sides.explanations),
+            *(head(explained.get(key) or NONE, EXPLANATION_CHARS) for explained in sides.explanations),
         )
         for key in keys
     ]

@@ -37,7 +37,7 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
 
 def _signoff(document: Data, names: list[str]) -> Section:
     rows = [
-        (name + (" – self-test" if candidate["self_test"] else ""), candidate["decision"], why(candidate["reasons"]))
+        (f"{name}{_marks(candidate)}", candidate["decision"], why(candidate["reasons"]))
         for name, candidate in zip(names, document["candidates"], strict=True)
     ]
     facts = [("decision", f"{document['decision']} (exit status {document['exit_code']})")]
@@ -46,10 +46,13 @@ def _signoff(document: Data, names: list[str]) -> Section:
             facts.append((label, str(document[key])))
     if document["post_hoc"]:
         facts.append(("post hoc", "the policy is not the one hashed before the run; this decision moves no alias"))
-    reasons = tuple(document["reasons"])
-    return Section(
-        2, "Decision", (Verdicts(tuple(rows)), Facts(tuple(facts)), Items(reasons if len(reasons) > 1 else ()))
-    )
+    return Section(2, "Decision", (Verdicts(tuple(rows)), Facts(tuple(facts))))
+
+
+def _marks(candidate: Data) -> str:
+    """What sets a candidate apart from another of its dtype."""
+    name = f", candidate {candidate['name']}" if candidate["name"] != candidate["kv"]["requested"] else ""
+    return name + (", self-test: it stores K and V as the baseline does" if candidate["self_test"] else "")
 
 
 def _candidate(identified: str, candidate: Data, document: Data, judgement: Judgement) -> list[Section]:
@@ -71,8 +74,8 @@ def _candidate(identified: str, candidate: Data, document: Data, judgement: Judg
 def _scores(classes: Data, baseline: str) -> Table:
     """One row a class and score; gate scores count the turns with headroom."""
     columns = (
-        "class", "verdict", "score", "role, margin", "n", baseline, "candidate", "mean drop", "bounds", "nats", "drops/gains",
-        "placebo", "repeat", "recovery",
+        "class", "verdict", "score", "role, margin", "n", baseline, "candidate", "mean drop", "bounds", "nats",
+        "drops/gains", "placebo", "repeat", "recovery",
     )  # fmt: skip
     rows = [
         (workload, judged["verdict"], name, *_score(score))
@@ -122,17 +125,20 @@ def _classes(classes: Data) -> Verdicts:
 
 def _said(result: Data) -> tuple[str, ...]:
     """Reasons, then findings: what is invalid, and what is only noted (accepted differences, unsettled controls)."""
+    sentences = {f"{finding['where']}: {finding['what']}": finding["invalid"] for finding in result["findings"]}
     findings = [
-        f"{'invalid' if finding['invalid'] else 'noted'}: {finding['where']}: {finding['what']}"
-        for finding in result["findings"]
+        f"{'invalid' if invalid else 'noted'}: {sentence}"
+        for sentence, invalid in sentences.items()
+        if sentence not in result["reasons"]
     ]
-    return (*result["reasons"], *(findings or ["no findings"]))
+    return (*result["reasons"], *(findings or ["no further findings"]))
 
 
 def _gains(kv: Data) -> tuple[tuple[str, str], ...]:
     if "bytes_per_token" not in kv:
         return (("KV cache", "not read back"),)
     facts = [
+        ("layers", f"{kv['layers_quantized']} quantized; skipped: {_plain(kv['layers_skipped'])}"),
         ("bytes per token", f"{kv['bytes_per_token']:,.0f} ({kv['bytes_ratio']:.3f} of the baseline)"),
         ("capacity", f"{kv['capacity_tokens']:,} tokens ({kv['capacity_ratio']:.3f} of the baseline)"),
     ]
@@ -215,7 +221,7 @@ def _layers(kv: Data) -> tuple[str, ...]:
     ]
     return (
         str(kv["layers_quantized"]),
-        ", ".join(map(str, kv["layers_skipped"])) or "none",
+        _plain(kv["layers_skipped"]),
         f"{kv['bytes_per_token']:,.0f}",
         f"{kv['capacity_tokens']:,}",
         ", ".join([kv["scales"]["kind"], *ranges]),

@@ -41,7 +41,7 @@ def test_noise_around_zero_is_promoted() -> None:
     result = judged(NOISE)
     assert result.decision is PROMOTE
     assert result.classes["hard"].verdict is Verdict.PASS
-    assert "s: mean drop -0.00 points [-0.05, 0.05] stays within the margin of 2" in result.reasons[0]
+    assert "points [-0.05, 0.05] stays within the margin of 2" in result.reasons[0]
 
 
 def test_the_numbers_of_a_class_by_hand() -> None:
@@ -259,16 +259,14 @@ def test_promote_needs_every_turn_and_a_bound_within_the_margin(drops: list[floa
         assert any(drop is not None and drop > 2 for drop in drops)
 
 
-@given(st.lists(st.floats(-10, 10), min_size=20, max_size=40), st.floats(0, 50))
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=10), st.floats(0, 50))
 def test_a_worse_candidate_is_never_judged_better(drops: list[float], more: float) -> None:
     """Every turn dropping further by the same amount cannot turn a HOLD into a PROMOTE."""
     first, second = judged(drops).decision, judged([drop + more for drop in drops]).decision
     assert (first, second) != (HOLD, PROMOTE)
 
 
-# What the statistics of the project ask for and the gate does not yet do.
-
-
+# DEFECT core/stats.py: no guard against the collapse of the interval where nothing, or next to nothing, moved.
 @pytest.mark.parametrize(("n", "decision"), [(40, INCONCLUSIVE), (148, INCONCLUSIVE), (149, PROMOTE)])
 def test_a_yes_no_score_without_a_flip_needs_149_turns_for_2_points(n: int, decision: Decision) -> None:
     """Zero discordant pairs of n: the upper bound is 100 (1 - 0.05 ** (1 / n)) points, 2.0 at 148 or 149 turns."""
@@ -276,14 +274,16 @@ def test_a_yes_no_score_without_a_flip_needs_149_turns_for_2_points(n: int, deci
     assert decide(made, one_class(), headroom(made), {}).decision is decision
 
 
+# DEFECT core/stats.py: the same.
 def test_rare_breaks_cannot_be_ruled_out_by_a_few_quiet_conversations() -> None:
-    """If fewer than 5 clusters moved, the bound is at least the largest possible drop x (1 - 0.05 ** (1 / C)): 80 points
-    x 0.26 with ten conversations.
+    """If fewer than 5 clusters moved, the bound is at least the largest possible drop x (1 - 0.05 ** (1 / C)): 80 x
+    0.26 points with ten conversations.
     """
     made = [delta(f"t{i:04}", 0.0, conversation_id=f"c{i % 10}") for i in range(60)]
     assert decide(made, one_class(), headroom(made), {}).decision is INCONCLUSIVE
 
 
+# DEFECT core/gate.py, _judge_score: zero_flags passes it.
 def test_a_drop_that_is_no_number_is_never_promoted() -> None:
     """Not a number compares as no flag."""
     for rule in Rule:

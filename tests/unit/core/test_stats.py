@@ -44,7 +44,7 @@ def test_one_turn_a_cluster_is_the_plain_t_interval(drops: list[float]) -> None:
 
 
 def test_agrees_with_scipys_t_interval() -> None:
-    """scipy's two-sided 90% interval has the one-sided 95% bounds."""
+    """Scipy's two-sided 90% interval has the one-sided 95% bounds."""
     drops = [0.2, -1.4, 3.3, 0.9, 2.2, -0.3, 1.1]
     low, high = scipy_stats.ttest_1samp(drops, 0).confidence_interval(0.90)
     interval = clustered_t(drops, range(7))
@@ -52,7 +52,7 @@ def test_agrees_with_scipys_t_interval() -> None:
 
 
 def test_a_conversation_told_twice_is_no_more_evidence() -> None:
-    """Copies of a turn within its conversation leave the bounds as they are; as turns of their own they tighten them."""
+    """Copies of a turn within its conversation leave the bounds as they are; as conversations they tighten them."""
     once = clustered_t([1, 5, 3, 2], list("abcd"))
     twice = clustered_t([1, 5, 3, 2] * 2, list("abcd") * 2)
     assert twice.upper == pytest.approx(once.upper)

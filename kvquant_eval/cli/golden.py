@@ -1,0 +1,100 @@
+"""``kvquant-golden``: look into a golden set, and pin one. Errors of the user end in one line and status 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvquant_eval.cli.config import data_folder
+from kvquant_eval.core.codec import DataError, nearest, to_data
+from kvquant_eval.core.records import GoldenTurn
+from kvquant_eval.io.golden import MANIFEST, load, pin, read_manifest
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb and return the exit status."""
+    parser = argparse.ArgumentParser("kvquant-golden", description="Look into a golden set, and pin one.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, about in (
+        ("stats", "turns, conversations and depth of each class"),
+        ("show", "one turn as JSON"),
+        ("pin", "write the manifest of a new set or version"),
+    ):
+        sub = verbs.add_parser(verb, help=about)
+        sub.add_argument("--path", type=Path, default=data_folder("golden"), help="folder of the set")
+        if verb == "show":
+            sub.add_argument("turn_id")
+        if verb == "pin":
+            sub.add_argument("--name", required=True)
+            sub.add_argument("--set-version", required=True)
+            sub.add_argument("--licence", default="unspecified")
+    options = parser.parse_args(sys.argv[1:] if argv is None else list(argv))
+    try:
+        if options.verb == "pin":
+            return _pin(options.path, options.name, options.set_version, options.licence)
+        turns = _turns(options.path)
+        return _stats(turns) if options.verb == "stats" else _show(turns, options.turn_id)
+    except DataError as error:
+        sys.stderr.write(f"kvquant-golden: {error}\n")
+        return 2
+
+
+def _turns(path: Path) -> tuple[GoldenTurn, ...]:
+    workloads = dict.fromkeys(entry["workload"] for entry in read_manifest(path)["files"].values())
+    return load(path, workloads).turns
+
+
+def _stats(turns: Sequence[GoldenTurn]) -> int:
+    conversations: dict[str, Counter[str]] = defaultdict(Counter)
+    for turn in turns:
+        conversations[turn.workload][turn.conversation_id] += 1
+    table = Table()
+    for column in ("class", "turns", "conversations", "multi-turn", "latest turn", "with system prompt"):
+        table.add_column(column, justify="left" if column == "class" else "right")
+    for workload, counted in conversations.items():
+        of_class = [turn for turn in turns if turn.workload == workload]
+        table.add_row(
+            Text(workload),
+            str(len(of_class)),
+            str(len(counted)),
+            str(sum(turn.turn_index > 0 for turn in of_class)),
+            str(max(turn.turn_index for turn in of_class)),
+            str(sum(turn.messages[0]["role"] == "system" for turn in of_class if turn.messages)),
+        )
+    Console().print(table)
+    return 0
+
+
+def _show(turns: Sequence[GoldenTurn], turn_id: str) -> int:
+    found = next((turn for turn in turns if turn.turn_id == turn_id), None)
+    if found is None:
+        raise DataError(f"turn_id: a turn of the set, got {turn_id!r}; {nearest(turn_id, [t.turn_id for t in turns])}")
+    sys.stdout.write(json.dumps(to_data(found), indent=2) + "\n")  # ASCII: golden text cannot reach the terminal
+    return 0
+
+
+def _pin(path: Path, name: str, version: str, licence: str) -> int:
+    """A set under an old version stays as it is: a changed one needs a new version."""
+    manifest = pin(path, name, version, {"licence": licence})
+    if not manifest["files"]:
+        raise DataError(f"{path}: <class>/*.jsonl files to pin, got none; correct --path")
+    target = path / MANIFEST
+    if target.exists():
+        old = read_manifest(path)
+        if (old["name"], old["version"]) == (name, version) and old["files"] != manifest["files"]:
+            raise DataError(f"{target}: a new version for a changed set, got {version} again; raise --set-version")
+    target.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(f"pinned {sum(entry['turns'] for entry in manifest['files'].values())} turns in {target}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

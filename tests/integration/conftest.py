@@ -1,0 +1,93 @@
+"""Real vLLM on a small cut of the golden set: a few conversations of each class, the smallest that show something."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvquant_eval.cli.config import data_folder, home
+from kvquant_eval.io.golden import MANIFEST, pin
+
+CONVERSATIONS = {"faq": 1, "coding": 1, "tool_calling": 1, "long_context": 1, "math_chain": 2}
+SMALL = ("gate.min_turns=5", "gate.min_headroom=1")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished ``kvquant-eval gate``."""
+
+    status: int
+    output: str
+    folder: Path
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        return json.loads((self.folder / "decision.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def small_golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first conversations of each class, pinned as a set of their own."""
+    source, target = data_folder("golden"), tmp_path_factory.mktemp("golden")
+    for workload, count in CONVERSATIONS.items():
+        lines = (source / workload / "agents-v1.jsonl").read_text(encoding="utf-8").splitlines()
+        kept = list(dict.fromkeys(json.loads(line)["conversation_id"] for line in lines))[:count]
+        (target / workload).mkdir()
+        chosen = [line for line in lines if json.loads(line)["conversation_id"] in kept]
+        (target / workload / "small.jsonl").write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
+    (target / MANIFEST).write_text(json.dumps(pin(target, "small", "1", {})))
+    return target
+
+
+@pytest.fixture(scope="session")
+def command(small_golden: Path) -> Callable[..., list[str]]:
+    """The command line of a gate on the small set, with its runs in ``folder``."""
+
+    def build(folder: Path, *overrides: str) -> list[str]:
+        common = [
+            f"golden.path={small_golden}",
+            f"runs_dir={folder}/runs",
+            f"tracking.uri=sqlite:///{folder}/mlflow.db",
+        ]
+        common += [f"cache_dir={home()}/.cache", *SMALL]
+        return [sys.executable, "-m", "kvquant_eval.cli.main", "gate", *common, *overrides]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def gate(command: Callable[..., list[str]]) -> Callable[..., Run]:
+    """Run a gate to its end in a process of its own."""
+
+    def run(folder: Path, *overrides: str) -> Run:
+        before = set((folder / "runs").glob("*"))
+        done = subprocess.run(command(folder, *overrides), capture_output=True, text=True, timeout=1200, env=quiet())
+        made = sorted(set((folder / "runs").glob("*")) - before)
+        return Run(done.returncode, done.stdout + done.stderr, made[-1] if made else folder)
+
+    return run
+
+
+def quiet() -> dict[str, str]:
+    """The environment without what would leak a caller's MLflow run into ours."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of this folder reuse each other's baseline and controls."""
+    return tmp_path_factory.mktemp("gates")
+
+
+@pytest.fixture(scope="session")
+def four(gate: Callable[..., Run], shared_folder: Path) -> Run:
+    """One gate over a native and three reference candidates."""
+    return gate(shared_folder, "kv=[fp8_e4m3,fp8_e5m2,int8_ref,nvfp4_ref]")

@@ -1,0 +1,103 @@
+"""The whole job on real vLLM: arms, attestation, decision, artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import Run
+
+from kvquant_eval.core.compare import identical
+from kvquant_eval.core.records import Measure
+from kvquant_eval.io.runfolder import RunFolder
+
+pytestmark = pytest.mark.integration
+
+ARTIFACTS = ("config.yaml", "prepared.json", "plan.jsonl", "turns.parquet", "deltas.parquet", "decision.json")
+REPORTS = ("report.md", "report.html", "junit.xml")
+
+
+def test_the_exit_status_is_the_decisions(four: Run) -> None:
+    assert four.status == four.decision["exit_code"], four.output
+    assert four.status in (0, 3, 4)
+
+
+def test_every_artifact_is_there(four: Run) -> None:
+    for name in (*ARTIFACTS, *REPORTS):
+        assert (four.folder / name).stat().st_size > 0, name
+    for arm in ("baseline", "repeat", "placebo", "fp8_e4m3", "fp8_e5m2", "int8_ref", "nvfp4_ref"):
+        for name in ("arm.json", "engine.json", "engine.log", "replays.jsonl"):
+            assert (four.folder / "arms" / arm / name).stat().st_size > 0, (arm, name)
+
+
+def test_the_dtype_is_read_back_from_every_layer(four: Run) -> None:
+    candidates = {c["name"]: c["kv"] for c in four.decision["candidates"]}
+    assert candidates["fp8_e4m3"]["effective"] == "fp8_e4m3"
+    assert candidates["fp8_e5m2"]["effective"] == "fp8_e5m2"
+    assert candidates["nvfp4_ref"]["effective"] == "nvfp4 in bfloat16"
+    assert {kv["layers_quantized"] for kv in candidates.values()} == {30}
+    assert candidates["fp8_e4m3"]["bytes_ratio"] == 0.5
+    assert candidates["fp8_e4m3"]["capacity_ratio"] == 2.0
+    assert candidates["int8_ref"]["bytes_ratio"] == 1.0
+    assert four.decision["baseline"]["kv"]["bytes_per_token"] == 23040  # 30 layers x 2 x 3 heads x 64 x 2 bytes
+
+
+def test_second_rounding_is_measured(four: Run) -> None:
+    shares = {c["name"]: c["kv"]["second_rounding_share"] for c in four.decision["candidates"]}
+    assert shares["nvfp4_ref"] == 0.0
+    assert shares["int8_ref"] > 0.0
+
+
+def test_the_engine_repeats_itself_bit_for_bit(four: Run) -> None:
+    run = RunFolder(four.folder)
+    assert identical(run.arm("baseline").replays(), run.arm("repeat").replays())
+    assert not identical(run.arm("baseline").replays(), run.arm("placebo").replays())
+
+
+def test_forced_decoding_ranks_the_formats(four: Run) -> None:
+    deltas = pd.read_parquet(four.folder / "deltas.parquet")
+    reply = deltas[deltas.scorer == "gl_reply"].groupby("arm")["drop"].apply(lambda drops: drops.abs().mean())
+    assert reply["repeat"] == 0.0
+    assert reply["placebo"] < reply["int8_ref"] < reply["fp8_e4m3"] < reply["nvfp4_ref"]
+
+
+def test_forced_replies_are_the_golden_ones(four: Run) -> None:
+    run = RunFolder(four.folder)
+    golden = {turn.turn_id: turn.golden_ids for turn in run.plan().turns}
+    for arm in ("baseline", "fp8_e4m3", "nvfp4_ref"):
+        forced = [r for r in run.arm(arm).replays() if r.measure is Measure.FORCED]
+        assert len(forced) == len(golden)
+        assert all(replay.token_ids == golden[replay.turn_id] for replay in forced)
+        assert all(len(step) >= 20 for replay in forced for step in replay.top)
+
+
+def test_the_prefix_cache_worked_and_nothing_was_preempted(four: Run) -> None:
+    for arm, facts in four.decision["arms"].items():
+        assert facts["preemptions"] == 0, arm
+        assert facts["prefix_cache_share"] > 0.3, arm
+
+
+def test_a_second_gate_reuses_what_is_there(four: Run, gate: Callable[..., Run], shared_folder: Path) -> None:
+    again = gate(shared_folder, "kv=[fp8_e4m3,fp8_e5m2,int8_ref,nvfp4_ref]")
+    assert again.status == four.status, again.output
+    ours, theirs = again.decision, four.decision
+    for key in ("run_id", "created_at"):
+        ours.pop(key), theirs.pop(key)
+    ours.pop("attempts", None), theirs.pop("attempts", None)
+    assert ours == theirs
+    folder = RunFolder(again.folder)
+    blocks = len(list(folder.arm("baseline").journal.blocks()))
+    assert blocks > 0
+    assert all(folder.arm(name).identity()["blocks_reused"] == blocks for name in ("baseline", "repeat", "placebo"))
+
+
+def test_self_test_promotes_and_moves_no_alias(gate: Callable[..., Run], shared_folder: Path) -> None:
+    from mlflow import MlflowClient
+
+    run = gate(shared_folder, "kv=[bfloat16]")
+    assert run.status == 0, run.output
+    assert run.decision["candidates"][0]["self_test"] is True
+    client = MlflowClient(f"sqlite:///{shared_folder}/mlflow.db")
+    assert all(not model.aliases for model in client.search_registered_models())

@@ -1,0 +1,75 @@
+"""Baselines and candidates that do not run what was asked for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+from kvquant_eval.cli.config import home
+from kvquant_eval.worker.embedded import materialise
+
+pytestmark = pytest.mark.integration
+
+SCHEME = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+
+
+@pytest.fixture(scope="module")
+def scheme_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the embedded model whose checkpoint asks for an FP8 KV cache."""
+    folder = tmp_path_factory.mktemp("model") / "scheme"
+    shutil.copytree(materialise(Path(home()) / ".cache").path, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "dense",
+        "quantization_status": "compressed",
+        "config_groups": {},
+        "ignore": [],
+        "kv_cache_scheme": SCHEME,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def options(model: Path) -> tuple[str, ...]:
+    template = home() / "conf/model/smollm2_tools.jinja"
+    return ("model=folder", "model.id=test/scheme", f"model.path={model}", f"model.chat_template={template}")
+
+
+def test_auto_baseline_of_an_fp8_checkpoint_is_invalid(
+    gate: Callable[..., Run], scheme_model: Path, tmp_path: Path
+) -> None:
+    run = gate(tmp_path, *options(scheme_model), "baseline.dtype=auto", "kv=[fp8_e4m3]", "engine.retries=0")
+    assert run.status == 5, run.output
+    reasons = " ".join(run.decision["reasons"])
+    assert "requested auto" in reasons
+    assert "fp8_e4m3" in reasons
+
+
+def test_bfloat16_baseline_of_the_same_checkpoint_is_not(
+    gate: Callable[..., Run], scheme_model: Path, tmp_path: Path
+) -> None:
+    run = gate(tmp_path, *options(scheme_model), "kv=[fp8_e4m3]")
+    assert run.status in (0, 3, 4), run.output
+    assert run.decision["baseline"]["kv"]["effective"] == "bfloat16"
+
+
+def test_skip_layers_are_attested(gate: Callable[..., Run], shared_folder: Path, four: Run) -> None:
+    run = gate(shared_folder, "kv=[fp8_e5m2]", "kv.fp8_e5m2.skip_layers=['0','1','29']")
+    assert run.status in (0, 3, 4), run.output
+    kv = run.decision["candidates"][0]["kv"]
+    assert kv["layers_skipped"] == [0, 1, 29]
+    assert kv["effective"] == "bfloat16+fp8_e5m2"
+
+
+def test_a_skip_entry_that_matches_no_layer_is_invalid(
+    gate: Callable[..., Run], shared_folder: Path, four: Run
+) -> None:
+    run = gate(shared_folder, "kv=[fp8_e5m2]", "kv.fp8_e5m2.skip_layers=['30']")
+    assert run.status == 5, run.output
+    assert "matches no layer" in " ".join(run.decision["reasons"])

@@ -1,0 +1,78 @@
+"""Partial credit along a chain of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvquant_eval.core.score import Score
+from kvquant_eval.core.scorers.math_steps import MathSteps
+from tests.fakes.records import golden_turn, rendered_turn, reply
+
+STEPS = [
+    {"left": 340, "operator": "+", "operand": 20, "result": 360},
+    {"left": 360, "operator": "*", "operand": 2, "result": 720},
+]
+
+
+def score(text: str, steps: Any = STEPS, final: int = 720) -> Score:
+    turn = golden_turn(expected={"steps": steps, "final": final})
+    found = MathSteps()(reply(text), turn, rendered_turn())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("340 + 20 = 360\n360 * 2 = 720", 9),
+        ("Step 1: crate = 20, 340 + 20 = 360. Step 2: 360 x 2 = 720. So 720", 9),
+        ("340+20=360, 360×2=720", 9),
+        (
+            "340 + 20 = 361\n361 * 2 = 722",
+            3 + 2,
+        ),  # the first result wrong, then its followers: operator and operand right
+        ("340 + 20 = 360\n360 * 2 = 720, so the answer is 7", 8),
+        ("340 + 20 = 360\nso 720", 4 + 1),
+        ("340 + 20 = 360", 4),
+        ("360 * 2 = 720\n340 + 20 = 360", 0),  # steps count in order
+        ("340 - 20 = 360\n360 / 2 = 720", 7),
+    ],
+)
+def test_fields_right_of_nine(text: str, right: int) -> None:
+    assert score(text).points == pytest.approx(100 * right / 9)
+    assert score(text).parseable
+
+
+def test_the_first_wrong_step_is_named() -> None:
+    assert score("340 + 20 = 360\n360 * 2 = 721\n").explanation == "7 of 9 fields right; step 2 first wrong"
+    assert score("340 + 20 = 360\n360 * 2 = 720").explanation == "9 of 9 fields right"
+
+
+def test_negative_numbers_and_division() -> None:
+    steps = [{"left": -6, "operator": "/", "operand": 2, "result": -3}]
+    assert score("-6 ÷ 2 = -3", steps, -3).points == 100
+
+
+@pytest.mark.parametrize("text", ["", "I cannot do that.", "720"])
+def test_a_reply_without_a_step_cannot_be_read(text: str) -> None:
+    found = score(text)
+    assert (found.points, found.parseable) == (0.0, False)
+
+
+def test_a_turn_without_steps_is_not_scored() -> None:
+    assert MathSteps()(reply("1 + 1 = 2"), golden_turn(), rendered_turn()) is None
+
+
+@given(st.text(alphabet="0123456789+-*/x×÷= \n.a"))
+def test_any_text_gets_0_to_100_points(text: str) -> None:
+    assert 0 <= score(text).points <= 100
+
+
+# DEFECT core/scorers/math_steps.py: int() refuses more than 4,300 digits; a digit loop ends the gate.
+@pytest.mark.parametrize("text", ["340 + 20 = " + "9" * 5000, "340 + 20 = 360 " + "9" * 5000])
+def test_a_number_without_end_is_a_wrong_number(text: str) -> None:
+    assert 0 <= score(text).points < 100

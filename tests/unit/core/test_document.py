@@ -1,0 +1,175 @@
+"""``decision.json`` as other tools read it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvquant_eval.core import document as documents
+from kvquant_eval.core.arms import plan_arms
+from kvquant_eval.core.document import document, policy_sha256
+from kvquant_eval.core.judge import ArmRecord, judge
+from kvquant_eval.core.plan import make_blocks
+from kvquant_eval.core.policy import Rule
+from kvquant_eval.core.records import EngineSpec, GoldenSet, Prepared
+from kvquant_eval.core.settings import Settings
+from kvquant_eval.io.golden import load
+from kvquant_eval.io.runfolder import count
+from tests.fakes.engine import FakeEngine, prepare
+from tests.fakes.gate import policy, reference, settings, treatments, write_golden
+
+KEYS = {
+    "decision", "exit_code", "reasons", "post_hoc", "model", "engine", "golden", "policy", "baseline", "controls",
+    "candidates",
+}  # fmt: skip
+SCORE_KEYS = {
+    "role", "baseline_mean", "candidate_mean", "mean_drop", "ci_lower", "ci_upper", "recovery", "drops_over",
+    "gains_over", "flagged_raw", "flagged_confirmed", "placebo", "repeat",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("document")
+    write_golden(folder / "golden")
+    return settings(folder, {**treatments("good", "drops_math_chain"), **reference("ref")})
+
+
+@pytest.fixture(scope="module")
+def golden(made: Settings) -> GoldenSet:
+    return load(Path(made.golden_path), made.policy.scores)
+
+
+@pytest.fixture(scope="module")
+def prepared(made: Settings, golden: GoldenSet) -> Prepared:
+    return prepare(made.model, golden.turns, made.engine.args, Path(), [])
+
+
+@pytest.fixture(scope="module")
+def records(made: Settings, prepared: Prepared) -> list[ArmRecord]:
+    blocks = make_blocks(prepared.turns, made.sampling, made.block_requests)
+    found = []
+    for arm in plan_arms(made):
+        engine = FakeEngine(EngineSpec(model="m", revision=None, treatment=arm.treatment, args=arm.args))
+        results = [engine.run(block) for block in blocks]
+        replays = tuple(replay for result in results for replay in result.replays)
+        found.append(ArmRecord(arm=arm, facts=engine.facts(), replays=replays, counts=count(results)))
+    return found
+
+
+@pytest.fixture
+def written(made: Settings, prepared: Prepared, golden: GoldenSet, records: list[ArmRecord]) -> Any:
+    def run(settings: Settings = made, post_hoc: bool = False, **changed: Any) -> dict[str, Any]:
+        arms = [replace(r, **changed.get(r.arm.name, {})) for r in records]
+        return document(judge(settings, prepared, golden.turns, arms), settings, prepared, golden, post_hoc)
+
+    return run
+
+
+def test_the_keys_that_others_read(written: Any) -> None:
+    found = written()
+    assert set(found) >= KEYS
+    assert set(found["model"]) >= {"id", "revision", "weights_sha256", "dtype", "kv"}
+    assert set(found["engine"]) >= {"name", "version", "device", "attention_backend", "args"}
+    assert set(found["golden"]) >= {"name", "version", "sha256", "n_turns"}
+    assert set(found["controls"]) == {"repeat", "placebo"}
+    one = found["candidates"][0]
+    assert set(one) >= {"name", "decision", "reasons", "self_test", "kv", "classes", "flagged_turns"}
+    assert set(one["kv"]) >= {
+        "requested", "effective", "realisation", "scales", "layers_quantized", "layers_skipped", "bytes_per_token",
+        "capacity_tokens",
+    }  # fmt: skip
+    assert set(one["classes"]["faq"]) >= {"verdict", "reasons", "n_turns", "n_headroom", "scores"}
+    assert set(one["classes"]["faq"]["scores"]["gl_reply"]) >= SCORE_KEYS
+    flag = found["candidates"][1]["flagged_turns"][0]
+    assert set(flag) >= {"turn_id", "class", "score", "turn_index", "drop", "baseline", "candidate", "confirmed"}
+    assert documents.SCHEMA_VERSION >= 1
+
+
+def test_it_is_strict_json_and_the_same_each_time(written: Any) -> None:
+    text = json.dumps(written(), allow_nan=False)
+    assert json.loads(text) == written()
+
+
+def test_decisions_and_exit_codes_agree(written: Any) -> None:
+    found = written()
+    assert (found["decision"], found["exit_code"]) == ("HOLD", 3)
+    assert [one["decision"] for one in found["candidates"]] == ["PROMOTE", "HOLD", "PROMOTE"]
+    assert found["candidates"][1]["classes"]["math_chain"]["verdict"] == "FAIL"
+    assert found["candidates"][1]["classes"]["faq"]["verdict"] == "PASS"
+
+
+def test_numbers_of_the_arms(written: Any) -> None:
+    arm = written()["arms"]["good"]
+    assert (arm["replays"], arm["seconds"], arm["preemptions"]) == (80, 2.5, 0)
+    assert arm["prefix_cache_share"] == 0.5
+    assert arm["decoded_tokens_per_s"] == arm["decoded_tokens"] / 2.5
+    assert arm["outcomes"] == {"ok": 80}
+
+
+def test_an_arm_that_did_nothing_has_no_rates(written: Any) -> None:
+    arm = written(good={"replays": (), "counts": count([]), "error": "died\nin two lines"})["arms"]["good"]
+    assert (arm["prefix_cache_share"], arm["decoded_tokens_per_s"], arm["error"]) == (0.0, 0.0, "died")
+
+
+def test_scales_and_second_rounding(written: Any) -> None:
+    first, _, ref = written()["candidates"]
+    assert first["kv"]["scales"] == {"kind": "unit", "k": [1.0, 1.0], "v": [1.0, 1.0]}
+    assert first["kv"]["second_rounding_share"] == 0.0
+    assert ref["kv"]["second_rounding_share"] == 0.1
+
+
+def test_calibrated_scales_show_their_range(written: Any, records: list[ArmRecord]) -> None:
+    attested = next(r.facts for r in records if r.arm.name == "good")
+    assert attested is not None
+    worker = tuple(replace(one, k_scale=0.1 * (one.index + 1), v_scale=None) for one in attested.layers[0])
+    scales = written(good={"facts": replace(attested, layers=(worker,))})["candidates"][0]["kv"]["scales"]
+    assert scales["kind"] == "calibrated"
+    assert scales["k"] == [pytest.approx(0.1), pytest.approx(0.4)]
+    assert scales["v"] == []
+
+
+def test_a_baseline_that_never_started(written: Any) -> None:
+    found = written(baseline={"facts": None, "error": "no memory"})
+    assert (found["decision"], found["model"]["dtype"], found["engine"]["attention_backend"]) == ("INVALID", None, "")
+    assert found["model"]["kv"]["baseline"]["effective"] == "not read back"
+    assert found["candidates"][0]["kv"]["effective"] == "fp8_e4m3"
+
+
+def test_the_policys_hash_covers_every_limit() -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"rule": Rule.ZERO_FLAGS},
+        {"min_turns": 31},
+        {"min_headroom": 11},
+        {"headroom_points": 21.0},
+        {"direction_p": 0.02},
+        {"anomalous_gain": 6.0},
+        {"require": ("good",)},
+        {"accept_differences": ("device",)},
+        {"hardest": "faq"},
+    ]
+    hashes = [policy_sha256(replace(policy(), **change)) for change in changes]
+    assert len(set(hashes)) == len(changes)
+    assert policy_sha256(policy()) == policy_sha256(policy())
+
+
+def test_post_hoc_is_said(written: Any) -> None:
+    assert written()["post_hoc"] is False
+    assert written(post_hoc=True)["post_hoc"] is True
+
+
+def test_the_identity_is_the_question_not_the_answer(made: Settings, written: Any) -> None:
+    same = written(good={"error": "died"})["identity_sha256"]
+    assert same == written()["identity_sha256"]
+    others = [
+        replace(made, policy=policy(min_turns=31)),
+        replace(made, model=replace(made.model, revision="r2")),
+        replace(made, candidates={k: v for k, v in made.candidates.items() if k != "ref"}),
+    ]
+    marks = {written(other)["identity_sha256"] for other in others[:2]}
+    assert len(marks | {same}) == 3

@@ -1,0 +1,439 @@
+"""``io.tracking`` on a real MLflow: one SQLite store for the module, one experiment and one model a test."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from kvquant_eval.core.records import BlockResult, Measure, Outcome, Replay
+from kvquant_eval.core.settings import TrackingSettings
+from kvquant_eval.io import tracking
+from kvquant_eval.io.journal import Journal
+from kvquant_eval.io.tracking import TrackingError, log
+
+BF16 = {"requested": "bfloat16", "effective": "bfloat16", "realisation": "native"}
+STORED = {"layers_quantized": 2, "layers_skipped": [], "bytes_per_token": 96.0, "capacity_tokens": 4096}
+TURNS = ("faq-a/t00", "math-a/t00", "math-a/t01")
+HOSTILE = "<script>alert(1)</script>\x1b[2J|"
+
+
+@dataclass(frozen=True)
+class Store:
+    """One test's corner of the shared database."""
+
+    settings: TrackingSettings
+    client: Any
+    model: str
+
+    def runs(self) -> list[Any]:
+        """The experiment's runs, the baseline first."""
+        experiment = self.client.get_experiment_by_name(self.settings.experiment)
+        runs = self.client.search_runs([experiment.experiment_id])
+        return sorted(runs, key=lambda run: run.data.tags["kv.role"])
+
+    def table(self, run: Any, name: str, folder: Path) -> pd.DataFrame:
+        folder.mkdir(exist_ok=True)
+        path = self.client.download_artifacts(run.info.run_id, name, str(folder))
+        return pd.DataFrame(**json.loads(Path(path).read_text(encoding="utf-8")))
+
+    def aliases(self) -> dict[str, int]:
+        found = self.client.get_registered_model(self.model.replace("/", "--")).aliases
+        return {alias: int(version) for alias, version in found.items()}
+
+    def versions(self) -> list[Any]:
+        found = self.client.search_model_versions(f"name = '{self.model.replace('/', '--')}'")
+        return sorted(found, key=lambda version: int(version.version))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store") / "home" / "mlflow.db"
+
+
+@pytest.fixture
+def store(database: Path, request: pytest.FixtureRequest) -> Store:
+    from mlflow import MlflowClient
+
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    uri = f"sqlite:///{database}"
+    settings = TrackingSettings(uri=uri, experiment=name)
+    with tracking._quiet():
+        tracking._open(settings)
+    return Store(settings=settings, client=MlflowClient(uri, uri), model=f"org/{name}")
+
+
+def score(drop: float, *, bound: float | None, role: str = "gate") -> dict[str, Any]:
+    return {
+        "role": role, "margin": 2.0, "n_turns": 2, "n_headroom": 2,
+        "baseline_mean": 80.0, "candidate_mean": 80.0 - drop,
+        "mean_drop": drop, "ci_lower": None if bound is None else drop - 1, "ci_upper": bound, "drop_nats": None,
+        "recovery": None if bound is None else 100 - drop, "drops_over": int(drop > 2), "gains_over": 0,
+    }  # fmt: skip
+
+
+def classes(drop: float) -> dict[str, Any]:
+    """``faq`` has a score without a bound, ``coding`` none at all."""
+    scores = {"gl_reply": score(drop / 2, bound=drop), "gl_span": score(drop, bound=drop + 1)}
+    judged = {
+        "math": {"verdict": "FAIL" if drop > 2 else "PASS", "n_turns": 2, "scores": scores},
+        "faq": {"verdict": "INCONCLUSIVE", "n_turns": 1, "scores": {"gl_reply": score(0.0, bound=None)}},
+        "coding": {"verdict": "INCONCLUSIVE", "n_turns": 0, "scores": {}},
+    }
+    return {name: {"reasons": [], "n_headroom": 0, "n_missing": 0, **value} for name, value in judged.items()}
+
+
+def flag(turn_id: str, name: str) -> dict[str, Any]:
+    return {"turn_id": turn_id, "class": "math", "score": name, "turn_index": 0, "drop": 7.0}
+
+
+def make_document(store: Store, run_id: str, **change: Any) -> dict[str, Any]:
+    kv = {"requested": "fp8_e4m3", "effective": "fp8_e4m3", "realisation": change.pop("realisation", "native")}
+    decision, drop = change.pop("decision", "PROMOTE"), change.pop("drop", 1.0)
+    arm = {"decoded_tokens_per_s": 50.0, "prefix_cache_share": 0.75}
+    candidate = {
+        "name": "fp8", "self_test": change.pop("self_test", False), "baseline": "baseline",
+        "kv": {**kv, **STORED, "bytes_per_token": 48.0},
+        "decision": decision, "reasons": [f"math: {HOSTILE}"], "findings": [], "classes": classes(drop),
+        "flagged_turns": [flag("math-a/t01", "gl_span"), flag("math-a/t01", "gl_reply")] if drop > 2 else [],
+    }  # fmt: skip
+    repeat = {"kv": BF16, "decision": "PROMOTE", "reasons": [], "classes": classes(0.0), "flagged_turns": []}
+    return {
+        "schema_version": 1, "run_id": run_id, "created_at": change.pop("at", "2026-01-01T00:00:00+00:00"),
+        "decision": decision, "exit_code": 0, "reasons": [], "post_hoc": change.pop("post_hoc", False),
+        "model": {
+            "id": store.model, "revision": change.pop("revision", "r1"),
+            "weights_sha256": change.pop("weights", "w" * 64), "dtype": "bfloat16", "provenance": "",
+            "chat_template_sha256": "t" * 64, "kv": {"baseline": BF16, "fp8": kv},
+        },
+        "engine": {
+            "name": "vllm", "version": "0.32.0", "device": "cpu", "attention_backend": "CPU_ATTN",
+            "args": {"x": "y" * 7000},
+        },
+        "golden": {"name": "agents", "version": "1", "sha256": "a" * 64, "n_turns": 3, "n_skipped": 0},
+        "policy": {"name": "default", "sha256": change.pop("policy", "p" * 64), "rule": "default", "hardest": "math"},
+        "sampling": {"temperature": 0.0, "epochs": 1}, "baseline": {"kv": {**BF16, **STORED}},
+        "controls": {"repeat": repeat},
+        "candidates": [candidate], "arms": {"baseline": arm, "fp8": arm},
+    }  # fmt: skip
+
+
+def make_run(store: Store, folder: Path, **change: Any) -> Path:
+    """A finished run folder of three turns; the faq turn is unscored in the candidate."""
+    document = make_document(store, run_id=folder.name, **change)
+    folder.mkdir()
+    (folder / "decision.json").write_text(json.dumps(document))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"source": "hub"}}))
+    for name in ("report.md", "report.html", "junit.xml"):
+        (folder / name).write_text(name)
+    turns = [
+        {"arm": arm, "turn_id": turn, "workload": turn.split("-")[0], "turn_index": 0, "scorer": name, "epoch": 0,
+         "outcome": "ok", "points": None if (arm, turn) == ("fp8", "faq-a/t00") else 70.0, "explanation": "a text"}
+        for arm in ("fp8", "baseline") for turn in reversed(TURNS) for name in ("gl_reply", "gl_span")
+    ]  # fmt: skip
+    pd.DataFrame(turns).to_parquet(folder / "turns.parquet")
+    drops = [{"arm": "fp8", "turn_id": turn, "scorer": "gl_span", "drop": 1.5} for turn in TURNS[1:]]
+    pd.DataFrame(drops).to_parquet(folder / "deltas.parquet")
+    for arm in ("baseline", "fp8"):
+        (folder / "arms" / arm).mkdir(parents=True)
+        replays = tuple(
+            Replay(turn_id=turn, measure=Measure.GENERATED, epoch=0, outcome=Outcome.OK, text=f"{arm} {HOSTILE}")
+            for turn in TURNS
+        )
+        Journal(folder / "arms" / arm / "replays.jsonl").commit(
+            BlockResult(index=0, replays=replays, preemptions=0, seconds=1.0)
+        )
+    return folder
+
+
+def test_importing_it_leaves_mlflow_alone() -> None:
+    code = "import sys, kvquant_eval.io.tracking; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_flat_finished_run_a_dtype(store: Store, tmp_path: Path) -> None:
+    folder = make_run(store, tmp_path / "run-1", decision="HOLD", drop=7.0)
+    ids = log(folder, store.settings)
+    baseline, candidate = store.runs()
+    assert ids == [baseline.info.run_id, candidate.info.run_id]
+    assert baseline.info.run_name == f"{store.model} KV bfloat16 (effective bfloat16, native)"
+    assert candidate.info.run_name == f"{store.model} KV fp8_e4m3 (effective fp8_e4m3, native)"
+    assert {run.info.status for run in (baseline, candidate)} == {"FINISHED"}
+    assert {run.data.tags["kv.signoff_id"] for run in (baseline, candidate)} == {"run-1"}
+    assert "mlflow.parentRunId" not in candidate.data.tags
+    assert candidate.data.tags["kv.decision"] == "HOLD"
+    assert "kv.decision" not in baseline.data.tags
+    assert candidate.data.tags["kv.self_test"] == "false"
+    assert candidate.data.tags["mlflow.runColor"] != baseline.data.tags["mlflow.runColor"]
+
+
+def test_metrics_are_points_and_finite(store: Store, tmp_path: Path, database: Path) -> None:
+    log(make_run(store, tmp_path / "run", decision="HOLD", drop=7.0), store.settings)
+    baseline, candidate = store.runs()
+    assert candidate.data.metrics == {
+        "gate/pass": 0, "kv/bytes_per_token": 48, "kv/capacity_tokens": 4096, "arm/decoded_tokens_per_s": 50,
+        "arm/prefix_cache_share": 0.75, "math/mean_drop": 7, "math/baseline": 80, "math/candidate": 73, "math/bound": 8,
+        "math/recovery": 93, "math/flagged": 1,
+        "faq/mean_drop": 0, "faq/baseline": 80, "faq/candidate": 80, "faq/flagged": 0,
+    }  # fmt: skip
+    assert candidate.data.params["score.math"] == "gl_span"
+    assert "gate/pass" not in baseline.data.metrics
+    assert baseline.data.metrics["math/mean_drop"] == 0
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute("SELECT value, is_nan FROM metrics").fetchall()
+    assert rows
+    assert all(math.isfinite(value) and abs(value) < 1e300 and not nan for value, nan in rows)
+
+
+def test_pass_is_one_only_on_promote(store: Store, tmp_path: Path) -> None:
+    for decision in ("PROMOTE", "HOLD", "INCONCLUSIVE", "INVALID"):
+        log(make_run(store, tmp_path / decision, decision=decision), store.settings)
+    passed = {run.data.tags["kv.decision"]: run.data.metrics["gate/pass"] for run in store.runs()[4:]}
+    assert passed == {"PROMOTE": 1, "HOLD": 0, "INCONCLUSIVE": 0, "INVALID": 0}
+
+
+def test_the_note_says_the_decision_first_and_is_inert(store: Store, tmp_path: Path) -> None:
+    log(make_run(store, tmp_path / "run", decision="HOLD", self_test=True, post_hoc=True), store.settings)
+    lines = store.runs()[1].data.tags["mlflow.note.content"].splitlines()
+    assert lines[0].startswith("**HOLD** (self test, post hoc): ")
+    assert "<script>" not in "\n".join(lines)
+    assert "\x1b" not in "\n".join(lines)
+    assert any(line.startswith("| math | PASS | gl") for line in lines)
+
+
+def test_long_params_are_hashed_not_cut(store: Store, tmp_path: Path) -> None:
+    log(make_run(store, tmp_path / "run"), store.settings)
+    params = store.runs()[0].data.params
+    assert params["engine.args"].startswith("sha256 ")
+    assert params["golden.sha256"] == "a" * 64
+    assert params["kv.requested"] == "bfloat16"
+
+
+def test_score_tables_align_across_runs(store: Store, tmp_path: Path) -> None:
+    log(make_run(store, tmp_path / "run"), store.settings)
+    first, second = (store.table(run, tracking.SCORES_TABLE, tmp_path / f"t{i}") for i, run in enumerate(store.runs()))
+    assert list(first.columns) == list(second.columns)
+    assert list(first.columns[:2]) == ["turn_id", "score"]
+    assert list(first["turn_id"]) == list(second["turn_id"]) == sorted(TURNS)
+    assert first["score"].notna().all()
+    assert list(second["score"].isna()) == [True, False, False]
+    assert list(second["drop"][1:]) == [1.5, 1.5]
+    assert "explanation" not in first.columns
+
+
+def test_golden_set_is_an_input_by_hash(store: Store, tmp_path: Path) -> None:
+    log(make_run(store, tmp_path / "run"), store.settings)
+    for run in store.runs():
+        (entry,) = run.inputs.dataset_inputs
+        assert (entry.dataset.name, entry.dataset.digest) == ("agents 1", "a" * 36)
+        assert json.loads(entry.dataset.source)["tags"]["sha256"] == "a" * 64
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_texts_go_along_only_when_asked(store: Store, tmp_path: Path, texts: bool) -> None:
+    settings = TrackingSettings(uri=store.settings.uri, experiment=store.settings.experiment, log_texts=texts)
+    log(make_run(store, tmp_path / "run", decision="HOLD", drop=7.0), settings)
+    run = store.runs()[1]
+    names = {entry.path for entry in store.client.list_artifacts(run.info.run_id)}
+    plain = {"decision.json", "junit.xml", tracking.SCORES_TABLE}
+    assert names == plain | ({"report.md", "report.html", tracking.REPLIES_TABLE} if texts else set())
+    if texts:
+        table = store.table(run, tracking.REPLIES_TABLE, tmp_path / "t")
+        assert list(table["turn_id"]) == ["math-a/t01"]
+        assert table["baseline_reply"][0] == "baseline <script>alert(1)</script>\\x1b[2J|"
+        assert table["candidate_reply"][0].startswith("fp8 ")
+
+
+def test_promote_registers_and_sets_the_alias(store: Store, tmp_path: Path) -> None:
+    _, run_id = log(make_run(store, tmp_path / "run"), store.settings)
+    (version,) = store.versions()
+    assert version.source == f"hf://{store.model}@r1"
+    assert version.run_id == run_id
+    assert version.tags["kv_cache_dtype_requested"] == version.tags["kv_cache_dtype_effective"] == "fp8_e4m3"
+    assert version.tags["kv_realisation"] == "native"
+    assert (version.tags["kv_decision"], version.tags["validation_status"]) == ("PROMOTE", "approved")
+    assert store.aliases() == {"kv-fp8-e4m3-approved": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"self_test": True}, "self_test"),
+        ({"post_hoc": True}, "post_hoc"),
+        ({"realisation": "reference"}, "reference"),
+        ({"decision": "HOLD"}, "rejected"),
+        ({"decision": "INCONCLUSIVE"}, "pending"),
+        ({"decision": "INVALID"}, "pending"),
+    ],
+)
+def test_nothing_else_sets_an_alias(store: Store, tmp_path: Path, change: dict[str, Any], status: str) -> None:
+    log(make_run(store, tmp_path / "run", **change), store.settings)
+    assert [version.tags["validation_status"] for version in store.versions()] == [status]
+    assert store.aliases() == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, False),
+        ({"revision": "r2"}, True),
+        ({"weights": "v" * 64}, True),
+        ({"post_hoc": True}, True),
+        ({"realisation": "reference"}, True),
+        ({"decision": "INVALID"}, True),
+    ],
+)
+def test_hold_takes_the_alias_of_its_own_revision(
+    store: Store, tmp_path: Path, change: dict[str, Any], kept: bool
+) -> None:
+    log(make_run(store, tmp_path / "promoted"), store.settings)
+    held = {"decision": "HOLD", "at": "2026-01-02T00:00:00+00:00", **change}
+    log(make_run(store, tmp_path / "held", **held), store.settings)
+    assert bool(store.aliases()) is kept
+
+
+def test_an_overtaken_decision_moves_no_alias(store: Store, tmp_path: Path) -> None:
+    promoted = make_run(store, tmp_path / "promoted")
+    log(promoted, store.settings)
+    log(make_run(store, tmp_path / "held", decision="HOLD", at="2026-01-02T00:00:00+00:00"), store.settings)
+    log(promoted, store.settings)
+    log(make_run(store, tmp_path / "late", at="2026-01-01T12:00:00+00:00"), store.settings)
+    assert store.aliases() == {}
+
+
+def test_skipped_layers_have_an_alias_of_their_own(store: Store, tmp_path: Path) -> None:
+    folder = make_run(store, tmp_path / "run")
+    document = json.loads((folder / "decision.json").read_text())
+    document["candidates"][0]["kv"]["layers_skipped"] = [0, 5]
+    (folder / "decision.json").write_text(json.dumps(document))
+    log(folder, store.settings)
+    assert store.aliases() == {"kv-fp8-e4m3-skip-0-5-approved": 1}
+
+
+def test_logging_again_changes_nothing(store: Store, tmp_path: Path) -> None:
+    folder = make_run(store, tmp_path / "run")
+    first = log(folder, store.settings)
+    assert log(folder, store.settings) == first
+    assert len(store.runs()) == 2
+    assert len(store.versions()) == 1
+
+
+def test_another_policy_is_another_run(store: Store, tmp_path: Path) -> None:
+    folder = make_run(store, tmp_path / "run", decision="HOLD")
+    first = log(folder, store.settings)
+    document = make_document(store, "run", policy="q" * 64, post_hoc=True)
+    (folder / "decision.json").write_text(json.dumps(document))
+    assert not set(log(folder, store.settings)) & set(first)
+    decided = {run.data.tags["kv.post_hoc"]: run.data.tags["kv.decision"] for run in store.runs()[2:]}
+    assert decided == {"false": "HOLD", "true": "PROMOTE"}
+
+
+class Terminated(BaseException):
+    """What a SIGTERM handler raises."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated, OSError(28, "No space left on device")])
+def test_a_broken_off_log_leaves_no_open_run(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    folder = make_run(store, tmp_path / "run")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.MlflowClient.log_artifact", fail)
+        expected = TrackingError if isinstance(error, OSError) else error
+        with pytest.raises(expected):  # type: ignore[arg-type]
+            log(folder, store.settings)
+    assert [run.info.status for run in store.runs()] == ["FAILED"]
+    log(folder, store.settings)
+    assert [run.info.status for run in store.runs()] == ["FINISHED", "FINISHED"]
+
+
+def test_what_died_is_logged_without_scores(store: Store, tmp_path: Path) -> None:
+    folder = make_run(store, tmp_path / "run", decision="INVALID")
+    document = json.loads((folder / "decision.json").read_text())
+    lost = {"requested": "fp8_e4m3", "effective": "not read back", "realisation": "native"}
+    document["candidates"][0] |= {"kv": lost, "classes": {"math": {**classes(0)["coding"]}}}
+    document["baseline"]["kv"] = lost | {"requested": "bfloat16"}
+    document["controls"] = {}
+    (folder / "decision.json").write_text(json.dumps(document))
+    for name in ("turns", "deltas"):
+        pd.DataFrame([]).to_parquet(folder / f"{name}.parquet")
+    log(folder, store.settings)
+    candidate = store.runs()[1]
+    assert candidate.info.run_name.endswith("KV fp8_e4m3 (effective not read back, native)")
+    assert set(candidate.data.metrics) == {"gate/pass", "arm/decoded_tokens_per_s", "arm/prefix_cache_share"}
+
+
+@pytest.mark.parametrize("uri", ["http://user:secret@127.0.0.1:9", "sqlite:///{}/file", "sqlite:///{}/file/x.db"])
+def test_an_unreachable_store_is_one_line(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    (tmp_path / "file").write_text("no database at all" * 100)
+    settings = TrackingSettings(uri=uri.format(tmp_path), experiment="x")
+    with pytest.raises(TrackingError) as caught:
+        log(make_run(store, tmp_path / "run"), settings)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "secret" not in message
+    assert "kvquant-eval relog" in message
+
+
+def test_the_environment_neither_leaks_in_nor_changes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_RUN_ID", "somebody-elses")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "77")
+    before = dict(os.environ)
+    ids = log(make_run(store, tmp_path / "run"), store.settings)
+    assert dict(os.environ) == before
+    assert [run.info.run_id for run in store.runs()] == ids
+    assert capfd.readouterr() == ("", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_artifacts_lie_next_to_the_database(store: Store, database: Path) -> None:
+    experiment = store.client.get_experiment_by_name(store.settings.experiment)
+    assert experiment.artifact_location == (database.parent / "mlartifacts").as_uri()
+
+
+def test_no_uri_no_tracking(tmp_path: Path) -> None:
+    assert log(tmp_path / "nowhere", TrackingSettings(uri="", experiment="")) == []
+
+
+def test_model_id_never_stands_without_its_dtype(store: Store, tmp_path: Path) -> None:
+    settings = TrackingSettings(uri=store.settings.uri, experiment=store.settings.experiment, log_texts=True)
+    log(make_run(store, tmp_path / "run", decision="HOLD", drop=7.0, realisation="reference"), settings)
+    dtypes = ({"bfloat16", "native"}, {"fp8_e4m3", "reference"})
+    for run, words in zip(store.runs(), dtypes, strict=True):
+        texts = [run.info.run_name, run.data.tags["mlflow.runName"]]
+        texts.append(run.data.tags["mlflow.note.content"].splitlines()[0].replace("\\", ""))
+        for section in (run.data.params, run.data.tags):
+            assert section["model.id"] == store.model
+            assert {section["kv.requested"], section["kv.effective"], section["kv.realisation"]} == words
+            known = {"model.id", "mlflow.runName", "mlflow.note.content"}
+            assert not [k for k, v in section.items() if store.model in v and k not in known]
+        for entry in store.client.list_artifacts(run.info.run_id):
+            if entry.path in (tracking.SCORES_TABLE, tracking.REPLIES_TABLE):
+                table = store.table(run, entry.path, tmp_path / run.info.run_id)
+                found = table[["kv_requested", "kv_effective", "kv_realisation"]].drop_duplicates()
+                assert set(table["model"]) == {store.model}
+                assert {value for row in found.to_numpy().tolist() for value in row} == words
+        assert all(word in text for word in words for text in texts)
+    (version,) = store.versions()
+    assert all(word in version.description for word in dtypes[1])
+    assert {"kv_cache_dtype_requested", "kv_cache_dtype_effective", "kv_realisation"} <= set(version.tags)
