@@ -17,7 +17,7 @@ from kvquant_eval.worker.forcing import FORCED
 def sampling(request: ReplayRequest) -> SamplingParams:
     """The request's sampling parameters, as a user of vLLM would write them."""
     if request.measure is Measure.GENERATED:
-        return SamplingParams(temperature=0.0, seed=request.seed, max_tokens=request.max_tokens, logprobs=0)
+        return SamplingParams(temperature=0.0, seed=request.seed, max_tokens=request.max_tokens)
     forced = list(request.forced_ids)
     return SamplingParams(
         temperature=0.0,

@@ -9,13 +9,14 @@ machine, at this moment; only ratios mean something.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kvquant_eval.cli.config import build, compose
@@ -33,7 +34,7 @@ from kvquant_eval.replay import prepare
 class Bare:
     """A process that holds a bare ``LLM`` and runs the blocks, or all of them at once, when told."""
 
-    def __init__(self, spec: EngineSpec, blocks: Sequence[Block], folder: Path) -> None:
+    def __init__(self, spec: EngineSpec, blocks: Sequence[Block], folder: Path, env: Mapping[str, str]) -> None:
         plan = folder / "bare.json"
         plan.write_text(json.dumps({"spec": to_data(spec), "blocks": [to_data(block) for block in blocks]}))
         self.log = (folder / "bare.log").open("w")
@@ -43,6 +44,7 @@ class Bare:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
+            env={**os.environ, **env},
         )
         self.run("ready")
 
@@ -82,8 +84,9 @@ def main(pairs: int) -> None:
         blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests)
         arm = plan_arms(settings)[0]
         spec = EngineSpec(model=prepared.path, revision=None, treatment=arm.treatment, args=arm.args)
-        bare = Bare(spec, blocks, folder)
-        with Child(folder / "ours.log", settings.engine.timeout_s, settings.engine.env) as child:
+        env = {**settings.engine.env, **settings.engine.slots[0]}
+        bare = Bare(spec, blocks, folder, env)
+        with Child(folder / "ours.log", settings.engine.timeout_s, env) as child:
             child.call("open", engine=settings.engine.engine, spec=to_data(spec))
             ratios = []
             for pair in range(pairs):

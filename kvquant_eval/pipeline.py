@@ -19,7 +19,7 @@ from kvquant_eval.core.settings import Settings
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import report, tables, tracking
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, new_run, write_json
-from kvquant_eval.replay import prepare, replay_arm, stored_arm
+from kvquant_eval.replay import Stage, prepare, stored_arm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def gate(settings: Settings) -> GateRun:
     run.write_config({**settings.config, "pinned": pinned, "attested": "not yet read back"})
     prepared = prepare(settings, golden, run)
     blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests)
-    records = [replay_arm(arm, settings, prepared, blocks, golden, run) for arm in plan_arms(settings)]
+    records = Stage(settings, prepared, blocks, golden.sha256, run).replay(plan_arms(settings))
     return decide_run(run, settings, golden, prepared, records)
 
 

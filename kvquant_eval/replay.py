@@ -1,11 +1,15 @@
-"""The replay stage: one child process an arm, block by block into the journal, picking up where an earlier one
+"""The replay stage: one child process an arm, block by block into the journal, going on where an earlier run
 stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 from tqdm import tqdm
@@ -20,12 +24,14 @@ from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import Child, EngineDied
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, reuse
 
-WORKER = Path(__file__).parent / "worker"
+PACKAGE = Path(__file__).parent
+ARM_CODE = (*(PACKAGE / "worker").glob("*.py"), PACKAGE / "core" / "outcome.py")
+"""The code that decides what stands in a journal."""
 
 
 def prepare(settings: Settings, golden: GoldenSet, run: RunFolder) -> Prepared:
     """Make the model ready and render the golden turns, in a child. Raises DataError, EngineDied."""
-    with Child(run.path / "prepare.log", settings.engine.timeout_s) as child:
+    with Child(run.path / "prepare.log", settings.engine.timeout_s, settings.engine.env) as child:
         answer = child.call(
             "prepare",
             preparer=settings.engine.preparer,
@@ -40,28 +46,99 @@ def prepare(settings: Settings, golden: GoldenSet, run: RunFolder) -> Prepared:
     return prepared
 
 
-def replay_arm(
-    arm: Arm, settings: Settings, prepared: Prepared, blocks: Sequence[Block], golden: GoldenSet, run: RunFolder
-) -> ArmRecord:
-    """Run what is missing of an arm; an engine that dies is started again ``engine.retries`` times.
+@dataclass(frozen=True)
+class Stage:
+    """The replay stage of one run. ``children`` are the engines at work, so that an interrupted gate can end them."""
 
-    An arm whose read-back shows another dtype than the requested one is not replayed: its facts are enough.
-    """
-    folder = run.arm(arm.name)
-    mark = fingerprint(arm, settings, prepared, blocks, golden.sha256, code_sha256(WORKER))
-    reused = reuse(run.path.parent, mark, folder)
-    folder.write_identity({**_identity(arm, settings, folder.facts()), "fingerprint": mark, "blocks_reused": reused})
-    error = ""
-    for _ in range(settings.engine.retries + 1):
-        try:
-            error = ""
-            _replay_missing(arm, settings, prepared, blocks, folder)
-            break
-        except EngineDied as died:
-            error = str(died)
-    identity = {**folder.identity(), **_identity(arm, settings, folder.facts())}
-    folder.write_identity({**identity, "error": error})
-    return ArmRecord(arm=arm, facts=folder.facts(), replays=folder.replays(), counts=folder.counts(), error=error)
+    settings: Settings
+    prepared: Prepared
+    blocks: Sequence[Block]
+    golden_sha256: str
+    run: RunFolder
+    children: list[Child] = field(default_factory=list)
+    stopped: Event = field(default_factory=Event)
+
+    def replay(self, arms: Sequence[Arm]) -> list[ArmRecord]:
+        """Run the arms, as many at a time as ``engine.slots`` has places."""
+        slots: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        for slot in self.settings.engine.slots:
+            slots.put(slot)
+
+        def work(arm: Arm) -> ArmRecord:
+            slot = slots.get()
+            try:
+                return self._arm(arm, slot)
+            finally:
+                slots.put(slot)
+
+        with ThreadPoolExecutor(len(self.settings.engine.slots)) as pool:
+            futures = [pool.submit(work, arm) for arm in arms]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                self.stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in self.children:
+                    child.kill()
+                raise
+
+    def _arm(self, arm: Arm, slot: Mapping[str, str]) -> ArmRecord:
+        """Run what is missing of an arm; an engine that dies is started again ``engine.retries`` times."""
+        folder = self.run.arm(arm.name)
+        code = code_sha256(ARM_CODE)
+        mark = fingerprint(arm, self.settings, self.prepared, self.blocks, self.golden_sha256, code)
+        reused = reuse(self.run.path.parent, mark, folder)
+        identity = {"fingerprint": mark, "blocks_reused": reused}
+        folder.write_identity({**_identity(arm, self.settings, folder.facts()), **identity})
+        error = ""
+        for _ in range(self.settings.engine.retries + 1):
+            try:
+                error = ""
+                self._missing(arm, folder, slot)
+                break
+            except EngineDied as died:
+                error = str(died)
+        folder.write_identity({**_identity(arm, self.settings, folder.facts()), **identity, "error": error})
+        return stored_arm(arm, self.run)
+
+    def _missing(self, arm: Arm, folder: ArmFolder, slot: Mapping[str, str]) -> None:
+        """Replay the blocks that the journal does not have.
+
+        An arm whose read-back shows another dtype than the requested one is not replayed: its facts are enough.
+        """
+        settings, journal = self.settings, folder.journal
+        journal.truncate_unfinished()
+        done = {block.index for block in journal.blocks()}
+        order = self.blocks if arm.order_seed is None else reorder(self.blocks, arm.order_seed)
+        todo = [block for block in order if block.index not in done]
+        if not todo or self.stopped.is_set():
+            return
+        with (
+            Child(folder.log, settings.engine.timeout_s, {**settings.engine.env, **slot}) as child,
+            tqdm(total=len(order), initial=len(done), desc=arm.name, unit="block", disable=None) as progress,
+        ):
+            self.children.append(child)
+            child.call("open", engine=settings.engine.engine, spec=to_data(self._spec(arm)))
+            facts = from_data(EngineFacts, child.call("facts"), "facts")
+            folder.write_facts(facts, _identity(arm, settings, facts))
+            if any(finding.invalid for finding in judge_arm(arm.name, arm.treatment, facts)):
+                return
+            journal.begin(_identity(arm, settings, facts))
+            for block in todo:
+                journal.commit(from_data(BlockResult, child.call("run", block=to_data(block)), "block"))
+                progress.update()
+            counts = [block.second_rounding for block in journal.blocks()]
+            rounding = (sum(inexact for inexact, _ in counts), sum(seen for _, seen in counts))
+            folder.write_facts(replace(facts, second_rounding=rounding), _identity(arm, settings, facts))
+
+    def _spec(self, arm: Arm) -> EngineSpec:
+        return EngineSpec(
+            model=self.prepared.path,
+            revision=None,
+            treatment=arm.treatment,
+            args={**arm.args, "trust_remote_code": self.settings.model.trust_remote_code},
+            top_logprobs=self.settings.engine.top_logprobs,
+        )
 
 
 def stored_arm(arm: Arm, run: RunFolder) -> ArmRecord:
@@ -69,38 +146,6 @@ def stored_arm(arm: Arm, run: RunFolder) -> ArmRecord:
     folder = run.arm(arm.name)
     error = str(folder.identity().get("error", ""))
     return ArmRecord(arm=arm, facts=folder.facts(), replays=folder.replays(), counts=folder.counts(), error=error)
-
-
-def _replay_missing(
-    arm: Arm, settings: Settings, prepared: Prepared, blocks: Sequence[Block], folder: ArmFolder
-) -> None:
-    journal = folder.journal
-    journal.truncate_unfinished()
-    done = {block.index for block in journal.blocks()}
-    order = blocks if arm.order_seed is None else reorder(blocks, arm.order_seed)
-    todo = [block for block in order if block.index not in done]
-    if not todo:
-        return
-    spec = EngineSpec(
-        model=prepared.path,
-        revision=None,
-        treatment=arm.treatment,
-        args={**arm.args, "trust_remote_code": settings.model.trust_remote_code},
-        top_logprobs=settings.engine.top_logprobs,
-    )
-    with (
-        Child(folder.log, settings.engine.timeout_s, settings.engine.env) as child,
-        tqdm(total=len(order), initial=len(done), desc=arm.name, unit="block", disable=None) as progress,
-    ):
-        child.call("open", engine=settings.engine.engine, spec=to_data(spec))
-        facts = from_data(EngineFacts, child.call("facts"), "facts")
-        folder.write_facts(facts, _identity(arm, settings, facts))
-        if any(finding.invalid for finding in judge_arm(arm.name, arm.treatment, facts)):
-            return
-        for block in todo:
-            journal.commit(from_data(BlockResult, child.call("run", block=to_data(block)), "block"))
-            progress.update()
-        folder.write_facts(from_data(EngineFacts, child.call("facts"), "facts"), _identity(arm, settings, facts))
 
 
 def _identity(arm: Arm, settings: Settings, facts: EngineFacts | None) -> dict[str, Any]:

@@ -21,11 +21,12 @@ SYSTEM = (
     "You answer questions about the document of the user. Answer in one short sentence, in the words of the document, "
     "and copy codes, amounts and names exactly."
 )
-BUCKETS = ("1k", "2k", "4k", "1k", "2k", "6k", "2k", "4k", "1k", "2k", "4k", "6k")
+BUCKETS = ("1k", "2k", "4k", "1k", "2k", "6k", "1k", "1k", "1k", "1k", "1k")
 """The length bucket of each document."""
 LINES = {"1k": 32, "2k": 64, "4k": 130, "6k": 203}
 """Lines of a document of each bucket; a line has about 31 tokens."""
-QUESTIONS = (4, 4, 4, 4, 3, 4, 4, 3, 4, 3, 3, 4)
+QUESTIONS = 4
+"""Questions on each document; the later ones see the answers before them."""
 CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 
 
@@ -43,12 +44,12 @@ class Fact:
 def turns() -> list[dict[str, Any]]:
     """All golden turns, in file order."""
     built: list[dict[str, Any]] = []
-    for number, (bucket, questions) in enumerate(zip(BUCKETS, QUESTIONS, strict=True), start=1):
+    for number, bucket in enumerate(BUCKETS, start=1):
         rng = random.Random(SEED + number)
         kind = KINDS[number % len(KINDS)]
         facts = _facts(rng, kind)
         document = _document(rng, kind, facts, LINES[bucket])
-        built += _conversation(f"{kind.slug}-{number:02d}", document, rng.sample(facts, questions), bucket)
+        built += _conversation(f"{kind.slug}-{number:02d}", document, rng.sample(facts, QUESTIONS), bucket)
     return built
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -38,10 +39,18 @@ def data_folder(name: str) -> Path:
     return PACKAGE.parent / name if (PACKAGE.parent / name).is_dir() else PACKAGE / name
 
 
+def core_slots(most: int) -> list[dict[str, str]]:
+    """VLLM's environment for up to ``most`` CPU engines side by side, one core each, of the cores this process may
+    use.
+    """
+    return [{"VLLM_CPU_OMP_THREADS_BIND": str(core)} for core in sorted(os.sched_getaffinity(0))[:most]]
+
+
 def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
     """Compose the configuration and resolve it to plain data. Raises DataError with Hydra's reason in one line."""
     for name, value in (("home", home()), ("conf", data_folder("conf")), ("golden", data_folder("golden"))):
         OmegaConf.register_new_resolver(f"kvquant_{name}", lambda value=value: str(value), replace=True)
+    OmegaConf.register_new_resolver("kvquant_core_slots", core_slots, replace=True)
     search = [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
     opened = [f"++{item}" if item.startswith(OPEN) else item for item in overrides]
     try:

@@ -101,6 +101,7 @@ def fingerprint(
             "env": dict(settings.engine.env),
             "top_logprobs": settings.engine.top_logprobs,
             "model": [settings.model.id, settings.model.revision, prepared.weights_sha256, prepared.template_sha256],
+            "trust_remote_code": settings.model.trust_remote_code,
             "device": prepared.device,
             "versions": dict(prepared.versions),
             "golden": golden_sha256,

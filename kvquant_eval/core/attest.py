@@ -80,6 +80,13 @@ def judge_arm(arm: str, treatment: KVTreatment, facts: EngineFacts) -> list[Find
     return [*_coverage(arm, treatment, layers), *_scales(arm, layers), *_backends(arm, layers)]
 
 
+def judge_baseline(arm: str, facts: EngineFacts) -> list[Finding]:
+    """A quantized baseline would hide what quantization does."""
+    quantized, _ = layers_quantized(facts)
+    what = f"a baseline must not be quantized, {len(quantized)} layers run {effective_dtype(facts)}"
+    return [_invalid(arm, what)] if quantized else []
+
+
 def judge_pair(arm: str, baseline: EngineFacts, facts: EngineFacts, accepted: Iterable[str] = ()) -> list[Finding]:
     """Every difference between an arm and its baseline that is not the KV treatment."""
     accepted = set(accepted)
@@ -133,7 +140,10 @@ def _wanted(treatment: KVTreatment) -> str:
 
 
 def _effective(layer: LayerFacts) -> str:
-    stored = canonical_dtype(layer.storage if layer.kv_dtype == "auto" else layer.kv_dtype)
+    """The cache dtype's name, unless the storage contradicts it (quantized caches are stored as bytes)."""
+    named = canonical_dtype(layer.kv_dtype)
+    storage = canonical_dtype(layer.storage)
+    stored = storage if named in _UNQUANTIZED or storage in _UNQUANTIZED else named
     return f"{layer.format} in {stored}" if layer.format else stored
 
 
@@ -142,19 +152,29 @@ def _is_quantized(layer: LayerFacts) -> bool:
 
 
 def _scales(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:
-    """Scales that cannot be right; the tensor and its float copy must agree."""
+    """Scales that cannot be right; the tensor and its float copy must agree. One value for all layers is a warning."""
     findings = []
     for layer in layers:
         pairs = (("k", layer.k_scale, layer.k_scale_tensor), ("v", layer.v_scale, layer.v_scale_tensor))
-        for name, scale, copy in pairs:
-            if scale is None:
-                continue
-            where = f"layer {layer.index}: {name}_scale is {scale}"
-            if not math.isfinite(scale) or scale <= 0:
-                findings.append(_invalid(arm, where))
-            elif copy is not None and not math.isclose(scale, copy, rel_tol=1e-6):
-                findings.append(_invalid(arm, f"{where} in one place and {copy} in another"))
-    return findings
+        for name, *copies in pairs:
+            given = [scale for scale in copies if scale is not None]
+            wrong = [scale for scale in given if not 0 < scale < math.inf]
+            where = f"layer {layer.index}: {name}_scale is"
+            if wrong:
+                findings.append(_invalid(arm, f"{where} {wrong[0]}"))
+            elif given and not math.isclose(given[0], given[-1], rel_tol=1e-6):
+                findings.append(_invalid(arm, f"{where} {given[0]} in one place and {given[-1]} in another"))
+    return findings or _same_scales(arm, layers)
+
+
+def _same_scales(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:
+    """Calibrated scales differ between layers; one that is the same in all of them is a stub (llm-compressor#2117)."""
+    if len({layer.index for layer in layers}) < 2:
+        return []
+    found = {"k_scale": {layer.k_scale for layer in layers}, "v_scale": {layer.v_scale for layer in layers}}
+    same = [f"{name} {value}" for name, values in found.items() if len(values) == 1 for value in values - {None, 1.0}]
+    what = f"{' and '.join(same)} in every layer: no calibration gives that"
+    return [Finding(where=arm, what=what, invalid=False)] if same else []
 
 
 def _backends(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:

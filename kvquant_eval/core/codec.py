@@ -19,7 +19,7 @@ class DataError(Exception):
 
 
 def to_json(record: Any) -> str:
-    """One line of JSON; floats keep every bit."""
+    """One line of strict JSON; floats keep every bit."""
     return _adapter(type(record)).dump_json(record).decode()
 
 
@@ -33,7 +33,7 @@ def from_json(kind: type[R], text: str | bytes, where: str) -> R:
     try:
         record: R = _adapter(kind).validate_json(text)
     except ValidationError as error:
-        raise DataError(f"{where}: {_first(error)}") from None
+        raise DataError(f"{where}: {_first(error, kind)}") from None
     return record
 
 
@@ -42,7 +42,7 @@ def from_data(kind: type[R], data: Any, where: str) -> R:
     try:
         record: R = _adapter(kind).validate_python(data)
     except ValidationError as error:
-        raise DataError(f"{where}: {_first(error)}") from None
+        raise DataError(f"{where}: {_first(error, kind)}") from None
     return record
 
 
@@ -72,7 +72,18 @@ def _build(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
+def _first(error: ValidationError, kind: Any) -> str:
+    """The first thing wrong; an unknown key before all else, as it is often why another one is missing."""
+    errors = error.errors(include_url=False)
+    first = next((e for e in errors if e["type"] == "unexpected_keyword_argument"), errors[0])
     place = ".".join(str(part) for part in first["loc"]) or "line"
+    if first["type"] == "unexpected_keyword_argument":
+        key = str(first["loc"][-1])
+        return f"{place}: a known key, got {key!r}; {nearest(key, _keys(kind))}"
     return f"{place}: {first['msg']}, got {str(first['input'])[:80]!r}"
+
+
+def _keys(kind: Any) -> list[str]:
+    """The keys of a record and of the records in it."""
+    schema = _adapter(kind).json_schema()
+    return sorted({key for part in (schema, *schema.get("$defs", {}).values()) for key in part.get("properties", {})})

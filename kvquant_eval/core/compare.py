@@ -12,21 +12,27 @@ Key = tuple[str, str]
 
 
 def compare(
-    turns: Sequence[RenderedTurn], baseline: Iterable[TurnScore], candidate: Iterable[TurnScore]
+    turns: Sequence[RenderedTurn],
+    baseline: Iterable[TurnScore],
+    candidate: Iterable[TurnScore],
+    expected: Iterable[Key] = (),
 ) -> tuple[ScoreDelta, ...]:
     """Pair every (turn, scorer) of the baseline with the candidate's, epochs averaged first; > 0 is worse.
 
-    A pair with an unscored side, or with epochs missing on one side, keeps ``drop`` None and says why.
+    A pair with an unscored side, or with epochs missing on one side, keeps ``drop`` None and says why; so does a pair
+    of ``expected`` that neither side has.
     """
     place = {turn.turn_id: turn for turn in turns}
     left, right = _by_key(baseline), _by_key(candidate)
     deltas = []
-    for key in sorted(left.keys() | right.keys()):
+    for key in sorted({*left, *right, *expected}):
         turn = place[key[0]]
         a, why_a = _mean(left.get(key, []))
         b, why_b = _mean(right.get(key, []))
         missing = "; ".join(f"{side}: {why}" for side, why in (("baseline", why_a), ("candidate", why_b)) if why)
-        if not missing and len(left[key]) != len(right[key]):
+        if key not in left and key not in right:
+            missing = "no arm scored it"
+        elif not missing and len(left[key]) != len(right[key]):
             missing = f"{len(left[key])} epochs against {len(right[key])}"
         deltas.append(
             ScoreDelta(

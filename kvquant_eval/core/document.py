@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,13 +110,18 @@ def _kv(record: ArmRecord, baseline: ArmRecord | None) -> dict[str, Any]:
         "layers_quantized": len(quantized),
         "layers_skipped": plain if quantized else [],
         "bytes_per_token": size,
-        "bytes_ratio": size / bytes_per_token(first) if first else 1.0,
+        "bytes_ratio": _ratio(size, bytes_per_token(first) if first else 0.0),
         "capacity_tokens": facts.capacity_tokens,
-        "capacity_ratio": facts.capacity_tokens / first.capacity_tokens if first else 1.0,
+        "capacity_ratio": _ratio(facts.capacity_tokens, first.capacity_tokens if first else 0.0),
         "second_rounding_share": facts.second_rounding[0] / facts.second_rounding[1]
         if facts.second_rounding[1]
         else 0.0,
     }
+
+
+def _ratio(size: float, of: float) -> float:
+    """1.0 where there is nothing to compare with."""
+    return size / of if of else 1.0
 
 
 def _scales(record: ArmRecord) -> dict[str, Any]:
@@ -127,7 +133,9 @@ def _scales(record: ArmRecord) -> dict[str, Any]:
 
 
 def _range(values: list[float]) -> list[float]:
-    return [values[0], values[-1]] if values else []
+    """Least and largest of the finite values: JSON has no others."""
+    finite = [value for value in values if math.isfinite(value)]
+    return [min(finite), max(finite)] if finite else []
 
 
 def _engine(base: ArmRecord, settings: Settings, prepared: Prepared) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
-from kvquant_eval.core.stats import Interval, clustered_t, further_turns, sign_flip
+from kvquant_eval.core.stats import Interval, clustered_t, further_turns, no_flip, sign_flip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,17 +118,17 @@ def _judge_class(
     fails: list[str] = []
     opens: list[str] = []
     passes: list[str] = []
-    missing = {d.turn_id: d.missing for d in deltas if d.drop is None}
+    missing = {d.turn_id: d.missing or "a drop that is no number" for d in deltas if not _has_drop(d)}
     hardest = workload == policy.hardest
     for name, rule in policy.scores[workload].items():
-        paired = [d for d in deltas if d.scorer == name and d.drop is not None]
+        paired = [d for d in deltas if d.scorer == name and _has_drop(d)]
         room = [d for d in paired if headroom.get((d.turn_id, name), 0.0) >= policy.headroom_points]
         counted = room if rule.role is ScoreRole.GATE else paired
         if not counted:
             if rule.role is ScoreRole.GATE:
                 opens.append(f"{name}: no turn with headroom")
             continue
-        interval = clustered_t([d.drop or 0.0 for d in counted], [d.conversation_id for d in counted])
+        interval = _interval(counted)
         result = _summarise(paired, counted, len(room), interval, rule)
         results[name] = result
         for bucket, sentence in _judge_score(name, result, interval, rule, policy, hardest):
@@ -142,11 +142,17 @@ def _judge_class(
     return ClassResult(
         verdict=verdict,
         reasons=tuple(fails or opens or passes),
-        n_turns=len({d.turn_id for d in deltas if d.drop is not None}),
+        n_turns=len({d.turn_id for d in deltas if _has_drop(d)}),
         n_headroom=min((r.n_headroom for r in results.values() if r.role is ScoreRole.GATE), default=0),
         n_missing=len(missing) + skipped,
         scores=results,
     )
+
+
+def _interval(counted: Sequence[ScoreDelta]) -> Interval:
+    interval = clustered_t([_drop(d) for d in counted], [d.conversation_id for d in counted])
+    yes_no = all({d.baseline, d.candidate} <= {0.0, 100.0} for d in counted)
+    return no_flip(interval, len(counted)) if yes_no and not any(map(_drop, counted)) else interval
 
 
 def _judge_score(
@@ -222,6 +228,10 @@ def _summarise(
         direction_p=sign_flip(signs, [d.conversation_id for d in paired]),
         flagged_raw=drops_over if rule.role is ScoreRole.GATE else 0,
     )
+
+
+def _has_drop(delta: ScoreDelta) -> bool:
+    return delta.drop is not None and math.isfinite(delta.drop)
 
 
 def _drop(delta: ScoreDelta) -> float:

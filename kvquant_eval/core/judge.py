@@ -6,17 +6,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvquant_eval.core.arms import Arm
-from kvquant_eval.core.attest import judge_arm, judge_pair
+from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
 from kvquant_eval.core.compare import Key, compare, identical
 from kvquant_eval.core.gate import CandidateResult, decide, worst
+from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import (
     Decision,
     EngineFacts,
     Finding,
     GoldenTurn,
+    Measure,
     Outcome,
     Prepared,
     Replay,
@@ -25,10 +27,15 @@ from kvquant_eval.core.records import (
     TurnScore,
 )
 from kvquant_eval.core.score import score_replays
+from kvquant_eval.core.scorers.likelihood import golden_likelihood
 from kvquant_eval.core.settings import Settings
 
 BROKEN_POINTS = 5.0
+"""A baseline whose mean golden likelihood is lower speaks nonsense (a perplexity of 20)."""
 BROKEN_SHARE = 0.5
+"""Share of empty or looping replies beyond which a baseline is broken."""
+ROUNDING = 1e-3
+"""Nats by which a log probability may be over 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +67,21 @@ def judge(
     settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
 ) -> Judgement:
     """Controls first: a gate that holds one of them proves nothing, and every candidate is INVALID."""
-    arms = {record.arm.name: record for record in records}
+    arms = {record.arm.name: _sound(record) for record in records}
     rendered = {turn.turn_id: turn for turn in prepared.turns}
     places = {turn.turn_id: (turn, rendered[turn.turn_id]) for turn in turns}
     scores = {name: score_replays(record.replays, places, settings.scorers) for name, record in arms.items()}
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
-    shared = [f for r in records if r.arm.role is Role.BASELINE for f in _baseline_findings(r, scores[r.arm.name])]
+    shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in _baseline_findings(r)]
     results: dict[str, CandidateResult] = {}
     deltas: dict[str, tuple[ScoreDelta, ...]] = {}
     for role in (Role.CONTROL, Role.CANDIDATE):
         for name, record in arms.items():
             if record.arm.role is role:
                 base = arms[record.arm.baseline]
-                deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name])
+                unanswered = _unanswered(settings, prepared, base, record)
+                deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name], unanswered)
                 findings = [*shared, *_arm_findings(record, base, settings)]
                 results[name] = decide(deltas[name], settings.policy, headroom[base.arm.name], skipped, findings)
         shared += _held_controls(results) if role is Role.CONTROL else []
@@ -91,7 +99,38 @@ def judge(
 def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
     """A candidate that stores K and V just as its baseline does."""
     a, b = record.arm.treatment, baseline.arm.treatment
-    return (a.dtype, a.realisation, a.skip_layers) == (b.dtype, b.realisation, b.skip_layers)
+    left, right = ((canonical_dtype(t.dtype), t.realisation, t.skip_layers) for t in (a, b))
+    return left == right
+
+
+def _unanswered(settings: Settings, prepared: Prepared, baseline: ArmRecord, record: ArmRecord) -> list[Key]:
+    """The gating scores of planned turns that neither arm replayed: no pair of scores would show that they are
+    missing.
+    """
+    seen = {(replay.turn_id, replay.measure) for replay in (*baseline.replays, *record.replays)}
+    return [
+        (turn.turn_id, name)
+        for turn in prepared.turns
+        for name, rule in settings.policy.scores[turn.workload].items()
+        if rule.role is ScoreRole.GATE
+        and not turn.skip
+        and (turn.turn_id, settings.scorers[turn.workload][name].measure) not in seen
+    ]
+
+
+def _sound(record: ArmRecord) -> ArmRecord:
+    """The record with every replay that has an impossible log probability (NaN, or over 0) turned into an infra error.
+
+    Minus infinity is possible, and scores 0.
+    """
+    error = "the engine returned an impossible log probability"
+    replays = tuple(
+        r
+        if all(p <= ROUNDING for p in r.logprobs)
+        else replace(r, outcome=Outcome.INFRA_ERROR, logprobs=(), top=(), error=error)
+        for r in record.replays
+    )
+    return replace(record, replays=replays)
 
 
 def _headroom(scores: Mapping[str, Sequence[TurnScore]], baseline: str) -> dict[Key, float]:
@@ -104,24 +143,23 @@ def _headroom(scores: Mapping[str, Sequence[TurnScore]], baseline: str) -> dict[
     return {key: sum(values) / len(values) for key, values in points.items()}
 
 
-def _baseline_findings(record: ArmRecord, scores: Sequence[TurnScore]) -> list[Finding]:
-    """A baseline that ran another dtype, did not finish, or cannot speak, is no baseline."""
+def _baseline_findings(record: ArmRecord) -> list[Finding]:
+    """A baseline that is quantized, ran another dtype, did not finish, or cannot speak, is no baseline."""
     name = record.arm.name
     if record.facts is None or record.error:
         return [Finding(where=name, what=record.error or "the engine did not start", invalid=True)]
     findings = judge_arm(name, record.arm.treatment, record.facts)
-    forced = [s.points for s in scores if s.scorer.startswith("gl_") and s.points is not None]
-    broken = sum(r.outcome in (Outcome.EMPTY, Outcome.DEGENERATE) for r in record.replays)
-    generated = sum(not r.top for r in record.replays)
+    findings += [*judge_baseline(name, record.facts), *_preempted(record)]
+    forced = [golden_likelihood(r.logprobs) for r in record.replays if r.measure is Measure.FORCED and r.logprobs]
     if forced and sum(forced) / len(forced) < BROKEN_POINTS:
-        findings.append(
-            Finding(where=name, what=f"broken: mean golden likelihood under {BROKEN_POINTS:g} points", invalid=True)
-        )
-    if generated and broken / generated > BROKEN_SHARE:
-        findings.append(
-            Finding(where=name, what=f"broken: {broken} of {generated} replies are empty or loops", invalid=True)
-        )
-    return [*findings, *_preempted(record)]
+        what = f"broken: a mean golden likelihood under {BROKEN_POINTS:g} points"
+        findings.append(Finding(where=name, what=what, invalid=True))
+    written = [r.outcome for r in record.replays if r.measure is Measure.GENERATED]
+    broken = sum(outcome in (Outcome.EMPTY, Outcome.DEGENERATE) for outcome in written)
+    if written and broken / len(written) > BROKEN_SHARE:
+        what = f"broken: {broken} of {len(written)} replies are empty or loops"
+        findings.append(Finding(where=name, what=what, invalid=True))
+    return findings
 
 
 def _arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> list[Finding]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pydantic import ConfigDict
+
 from kvquant_eval.core.codec import DataError
 
 
@@ -51,6 +53,8 @@ class Policy:
     hardest class; a mean gain proven beyond ``anomalous_gain`` points is no success. ``require`` names the candidates
     that count (empty: all); ``accept_differences`` the engine settings that may differ between arms.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
     rule: Rule

@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pydantic import ConfigDict
+
 Json = Any
 """A JSON value: None, bool, int, float, str, list or dict of these."""
+
+_WRITTEN_BY_HAND = ConfigDict(extra="forbid")
+_MEASURED = ConfigDict(ser_json_inf_nan="strings")  # JSON has no NaN, and null would say that there is no value
 
 
 class Measure(StrEnum):
@@ -91,6 +96,8 @@ class GoldenTurn:
     ``messages`` is everything before the turn; ``reference`` the golden assistant message; ``expected`` what the
     class's task scorer needs; ``max_tokens`` the limit of the generated reply.
     """
+
+    __pydantic_config__ = _WRITTEN_BY_HAND
 
     turn_id: str
     workload: str
@@ -188,6 +195,8 @@ class Replay:
     the prefix cache.
     """
 
+    __pydantic_config__ = _MEASURED
+
     turn_id: str
     measure: Measure
     epoch: int
@@ -204,12 +213,16 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockResult:
-    """A finished block: its replays in the order of ``Block.requests``, and what the engine counted while it ran."""
+    """A finished block: its replays in the order of ``Block.requests``, and what the engine counted while it ran.
+
+    ``second_rounding`` is (K and V values of a reference format that did not fit BF16 exactly, values seen).
+    """
 
     index: int
     replays: tuple[Replay, ...]
     preemptions: int
     seconds: float
+    second_rounding: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +282,10 @@ class EngineFacts:
     """The attestation of one arm: what really ran, read back from the running workers.
 
     ``layers`` are per worker, then per layer. ``settings`` is every other engine setting that could change an answer.
-    ``second_rounding`` is (K and V values of a reference format that did not fit BF16 exactly, values seen).
+    ``second_rounding`` is the sum over the arm's blocks, as in ``BlockResult``.
     """
+
+    __pydantic_config__ = _MEASURED
 
     engine: str
     version: str

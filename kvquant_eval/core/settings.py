@@ -12,6 +12,9 @@ from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import KVTreatment, ModelSpec, Sampling
 from kvquant_eval.core.score import Scorer
 
+RESERVED = ("baseline", "baseline_eager", "repeat", "placebo")
+"""Arms of every gate (``arms.plan_arms``)."""
+
 
 class PlaceboKind(StrEnum):
     """``JITTER``: K and V moved by at most one BF16 unit in the last place. ``BATCH_LIMIT``: half of
@@ -27,7 +30,9 @@ class EngineSettings:
     """Which engine, how it is started, and how long one answer may take (seconds).
 
     ``engine`` and ``preparer`` are ``module:name``; ``args`` go to the engine as they are, the same in every arm;
-    ``retries`` is how often a dead engine is started again.
+    ``retries`` is how often a dead engine is started again. ``slots`` are places for arms to run side by side, each
+    with the environment that keeps it to its own cores or devices; ``env`` holds for all of them. Where an arm runs is
+    no part of its fingerprint.
     """
 
     engine: str
@@ -38,6 +43,7 @@ class EngineSettings:
     retries: int = 1
     top_logprobs: int = 20
     env: Mapping[str, str] = field(default_factory=dict)
+    slots: tuple[Mapping[str, str], ...] = ({},)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.candidates:
             raise DataError("kv: at least one candidate, got none; name one, such as kv=[fp8_e4m3]")
+        taken = next((name for name in self.candidates if name in RESERVED), None)
+        if taken:
+            raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {taken!r}; give it another name")
         sampling = self.sampling
         if sampling.temperature < 0 or 0 < sampling.temperature < 0.01:
             rule = "0 or at least 0.01 (vLLM clamps what is between)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -41,6 +41,14 @@ def clustered_t(drops: Sequence[float], clusters: Sequence[Hashable]) -> Interva
     return Interval(mean, mean - reach, mean + reach)
 
 
+def no_flip(interval: Interval, n: int) -> Interval:
+    """The interval of ``n`` yes/no scores (0 or 100 points) of which none flipped: zero spread proves nothing.
+
+    The upper bound is at least 100 (1 - 0.05 ** (1 / n)), the exact one-sided binomial bound at 0 of n.
+    """
+    return replace(interval, upper=max(interval.upper, 100.0 * (1 - (1 - CONFIDENCE) ** (1 / n))))
+
+
 def sign_flip(signs: Sequence[int], clusters: Sequence[Hashable]) -> float:
     """One-sided p that drops over the threshold (+1) exceed gains over it (-1) by chance, whole conversations flipped.
 
@@ -67,12 +75,14 @@ def sign_flip(signs: Sequence[int], clusters: Sequence[Hashable]) -> float:
 def further_turns(interval: Interval, n: int, margin: float) -> int:
     """Roughly how many more turns would bring a bound to the other side of ``margin``, if mean and spread stay.
 
-    0 where the bounds are already clear of it, or no number of turns would do (a mean on the margin).
+    0 where the bounds are already clear of it, or no number of turns would do (a mean on the margin). A bound narrows
+    with the root of the turns, that of ``no_flip`` with the turns.
     """
     reach, distance = interval.upper - interval.mean, abs(margin - interval.mean)
     if not np.isfinite(reach) or distance == 0 or reach <= distance:
         return 0
-    return int(np.ceil(n * (reach / distance) ** 2)) - n
+    power = 1 if interval.lower == interval.mean else 2
+    return int(np.ceil(n * (reach / distance) ** power)) - n
 
 
 def _cluster_sums(values: np.ndarray, clusters: Sequence[Hashable]) -> np.ndarray:

@@ -19,6 +19,7 @@ from kvquant_eval.core.codec import DataError
 
 _DROPPED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")  # a child must not write into the parent's run
 _LAST_LINES = 15
+_LOOK_S = 1.0
 
 
 class EngineDied(RuntimeError):
@@ -51,14 +52,20 @@ class Child:
             )
         for descriptor in (child_in, child_out, child_life):
             os.close(descriptor)
+        os.set_blocking(self._requests, False)
         self._buffer = b""
         return self
+
+    def kill(self) -> None:
+        """End the process and its group now; a ``call`` in another thread then raises EngineDied."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.kill()
         self._process.wait()
         for descriptor in (self._requests, self._answers, self._life):
             os.close(descriptor)
@@ -69,23 +76,27 @@ class Child:
         Raises DataError for what the user must correct, EngineDied when the engine failed, ended or was silent too
         long.
         """
-        try:
-            _write(self._requests, json.dumps({"op": op, **payload}).encode() + b"\n")
-        except BrokenPipeError:
-            raise EngineDied(self._obituary(op, "its process ended")) from None
-        answer = json.loads(self._line(op))
+        deadline = time.monotonic() + self.timeout_s
+        self._write(op, json.dumps({"op": op, **payload}).encode() + b"\n", deadline)
+        answer = json.loads(self._line(op, deadline))
         if "bad_input" in answer:
             raise DataError(answer["bad_input"])
         if "error" in answer:
             raise EngineDied(self._obituary(op, answer["error"]))
         return answer["ok"]
 
-    def _line(self, op: str) -> bytes:
-        deadline = time.monotonic() + self.timeout_s
+    def _write(self, op: str, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            self._wait(op, deadline, writing=True)
+            try:
+                view = view[os.write(self._requests, view) :]
+            except BrokenPipeError:
+                raise EngineDied(self._obituary(op, "its process ended")) from None
+
+    def _line(self, op: str, deadline: float) -> bytes:
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise EngineDied(self._obituary(op, f"no answer for {self.timeout_s:g} s"))
+            self._wait(op, deadline, writing=False)
             chunk = os.read(self._answers, 1 << 20)
             if not chunk:
                 raise EngineDied(self._obituary(op, "its process ended"))
@@ -93,12 +104,20 @@ class Child:
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
 
+    def _wait(self, op: str, deadline: float, *, writing: bool) -> None:
+        """Wait until the pipe is ready. A process that ended is seen within ``_LOOK_S``, though its children hold
+        the pipe.
+        """
+        reads, writes = ([], [self._requests]) if writing else ([self._answers], [])
+        while True:
+            left = deadline - time.monotonic()
+            if any(select.select(reads, writes, [], max(0.0, min(_LOOK_S, left)))[:2]):
+                return
+            if left <= 0:
+                raise EngineDied(self._obituary(op, f"no answer for {self.timeout_s:g} s"))
+            if self._process.poll() is not None:
+                raise EngineDied(self._obituary(op, "its process ended"))
+
     def _obituary(self, op: str, cause: str) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         return f"engine, during {op}: {cause}; log {self.log}, its last lines:\n" + "\n".join(lines)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

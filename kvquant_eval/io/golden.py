@@ -55,19 +55,27 @@ def pin(folder: Path, name: str, version: str, about: dict[str, str]) -> dict[st
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a golden set. Raises DataError when it is missing or damaged."""
+    """The manifest of a golden set. Raises DataError when it is missing, damaged or says too little of a file."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except OSError:
         raise DataError(f"golden.path: a folder with a {MANIFEST}, got {folder}; correct the path") from None
     except ValueError as error:
         raise DataError(f"{path}: a manifest in JSON, got {error}; restore it") from None
-    missing = [key for key in ("name", "version", "files") if key not in manifest]
-    if missing:
-        raise DataError(f"{path}: a manifest with name, version and files, got no {missing[0]}; restore it")
+    for key, kind in (("name", str), ("version", str), ("files", dict)):
+        if not isinstance(_get(manifest, key), kind):
+            raise DataError(f"{path}: a manifest with name, version and files, got no {key}; restore it")
+    for name, entry in manifest["files"].items():
+        for key in ("workload", "sha256"):
+            if not isinstance(_get(entry, key), str):
+                raise DataError(f"{path}: workload and sha256 of every file, got no {key} of {name!r}; restore it")
     result: dict[str, Any] = manifest
     return result
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
 
 
 def _turns(folder: Path, name: str, entry: dict[str, Any]) -> list[GoldenTurn]:
@@ -85,7 +93,7 @@ def _turns(folder: Path, name: str, entry: dict[str, Any]) -> list[GoldenTurn]:
             "golden turns are immutable: restore the file, or pin a new version"
         )
     turns = []
-    for number, line in enumerate(data.decode("utf-8").rstrip("\n").split("\n"), 1):
+    for number, line in enumerate(data.rstrip(b"\n").split(b"\n"), 1):
         turn = from_json(GoldenTurn, line, f"{path}:{number}")
         if turn.workload != entry["workload"]:
             raise DataError(f"{path}:{number}: workload {entry['workload']!r}, got {turn.workload!r}; move the turn")

@@ -1,7 +1,8 @@
 """The journal of an arm: replays on disk, committed block by block, append-only.
 
-Each block is its replays, one JSON line each, then a commit line ``{"commit": index, "n": ..., "sha256": ...}`` over
-the lines before it. Lines that no commit line covers are of a block that was not finished: it is run again whole.
+The first line says whose replays these are: ``{"journal": 1, "model": ..., "kv_requested": ..., ...}``. Then each block
+is its replays, one JSON line each, and a commit line ``{"commit": index, "n": ..., ..., "sha256": ...}`` over the lines
+before it and over itself. Lines that no commit line covers are of a block that was not finished: it is run again whole.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kvquant_eval.core.codec import from_json, to_json
 from kvquant_eval.core.records import BlockResult, Replay
+
+VERSION = 1
+HEADER, COMMIT = '{"journal"', '{"commit"'
 
 
 class Journal:
@@ -22,58 +27,79 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        """Write the header of a new journal; one that has lines already keeps the header it has."""
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            self._append([json.dumps({"journal": VERSION, **identity})])
+
     def commit(self, result: BlockResult) -> None:
         """Append a finished block and wait until it is on disk."""
         lines = [to_json(replay) for replay in result.replays]
         mark = {
             "commit": result.index,
             "n": len(lines),
-            "sha256": _sha(lines),
             "preemptions": result.preemptions,
             "seconds": round(result.seconds, 3),
+            "second_rounding": list(result.second_rounding),
         }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n".join([*lines, json.dumps(mark)]) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._append([*lines, _commit_line(mark, lines)])
 
     def blocks(self) -> Iterator[BlockResult]:
-        """The committed blocks in file order; an unfinished tail and damaged blocks are passed over."""
+        """The committed blocks in file order; an unfinished tail and damaged blocks are passed over.
+
+        Raises DataError where a replay is as it was written, but no replay.
+        """
         if not self.path.exists():
             return
         lines: list[str] = []
         with self.path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
-                if line.startswith('{"commit"') and line.endswith("\n"):
-                    if (result := self._block(lines, line)) is not None:
+                if line.startswith(COMMIT) and line.endswith("\n"):
+                    if (result := self._block(lines, line.rstrip("\n"))) is not None:
                         yield result
                     lines = []
                 else:
                     lines.append(line.rstrip("\n"))
 
     def truncate_unfinished(self) -> None:
-        """Cut what stands behind the last commit line, so that the next block begins on a line of its own."""
+        """Cut what stands behind the header and the last commit line, so that the next block begins on a line of its
+        own.
+        """
         if not self.path.exists():
             return
-        data = self.path.read_bytes()
-        mark = max(data.rfind(b'\n{"commit"'), 0 if data.startswith(b'{"commit"') else -1)
-        end = data.find(b"\n", mark + 1) + 1 if mark >= 0 else 0
+        at = end = 0
         with self.path.open("r+b") as file:
+            for line in file:
+                at += len(line)
+                if line.startswith((HEADER.encode(), COMMIT.encode())) and line.endswith(b"\n"):
+                    end = at
             file.truncate(end)
 
-    def _block(self, lines: list[str], mark_line: str) -> BlockResult | None:
+    def _append(self, lines: Sequence[str]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _block(self, lines: Sequence[str], commit_line: str) -> BlockResult | None:
         try:
-            mark = json.loads(mark_line)
-        except ValueError:
+            mark = json.loads(commit_line)
+            lines = lines[len(lines) - mark["n"] :]
+            del mark["sha256"]
+        except (ValueError, KeyError, TypeError):
             return None
-        lines = lines[len(lines) - mark["n"] :] if len(lines) >= mark["n"] else []
-        if len(lines) != mark["n"] or _sha(lines) != mark["sha256"]:
+        if _commit_line(mark, lines) != commit_line:
             return None
         replays = tuple(from_json(Replay, line, str(self.path)) for line in lines)
         return BlockResult(
-            index=mark["commit"], replays=replays, preemptions=mark["preemptions"], seconds=mark["seconds"]
+            index=mark["commit"],
+            replays=replays,
+            preemptions=mark["preemptions"],
+            seconds=mark["seconds"],
+            second_rounding=tuple(mark["second_rounding"]),
         )
 
 
-def _sha(lines: list[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+def _commit_line(mark: Mapping[str, Any], lines: Sequence[str]) -> str:
+    sha256 = hashlib.sha256("\n".join([*lines, json.dumps(mark)]).encode()).hexdigest()
+    return json.dumps({**mark, "sha256": sha256})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,22 +35,17 @@ class ArmFolder:
 
     def identity(self) -> dict[str, Any]:
         """What ``arm.json`` says; empty when there is none that can be read."""
-        try:
-            identity: dict[str, Any] = json.loads((self.path / "arm.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return identity
+        return _read_object(self.path / "arm.json")
 
     def write_identity(self, identity: dict[str, Any]) -> None:
         write_json(self.path / "arm.json", identity)
 
     def facts(self) -> EngineFacts | None:
-        """What the arm attested; None when its engine never got that far."""
+        """What the arm attested; None when its engine never got that far. Raises DataError when it is damaged."""
         path = self.path / "engine.json"
         if not path.exists():
             return None
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return from_json(EngineFacts, json.dumps(data["facts"]), str(path))
+        return from_json(EngineFacts, json.dumps(_read_object(path).get("facts")), str(path))
 
     def write_facts(self, facts: EngineFacts, identity: dict[str, Any]) -> None:
         write_json(self.path / "engine.json", {**identity, "facts": json.loads(to_json(facts))})
@@ -85,12 +81,13 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         path = self.path / "config.yaml"
         try:
-            config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise DataError(f"{path}: the configuration of a run, got {error}; name a run folder") from None
+            config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(f"{path}: the configuration of a run, got {reason}; name a run folder") from None
         if not isinstance(config, dict) or "pinned" not in config:
             raise DataError(f"{path}: the configuration of a run, got one without 'pinned'; name a run folder")
-        return config
+        return {str(key): value for key, value in config.items()}
 
     def write_plan(self, prepared: Prepared) -> None:
         """``prepared.json`` without the turns, and ``plan.jsonl``: the rendered turns, one a line."""
@@ -126,15 +123,18 @@ def new_run(runs_dir: Path, stem: str) -> RunFolder:
 
 def reuse(runs_dir: Path, fingerprint: str, into: ArmFolder) -> int:
     """Copy the fullest earlier journal of the same fingerprint ``into`` an arm; return how many blocks it has (0:
-    none).
+    none). Damaged arms are passed over.
     """
     best, most = None, 0
     for folder in sorted(runs_dir.glob("*/arms/*"), key=lambda path: path.stat().st_mtime, reverse=True):
         arm = ArmFolder(folder)
         if folder == into.path or arm.identity().get("fingerprint") != fingerprint:
             continue
-        blocks = sum(1 for _ in arm.journal.blocks())
-        if blocks > most and arm.facts() is not None:
+        try:
+            blocks = 0 if arm.facts() is None else sum(1 for _ in arm.journal.blocks())
+        except DataError:
+            continue
+        if blocks > most:
             best, most = arm, blocks
     if best is not None:
         for name in ("replays.jsonl", "engine.json", "engine.log"):
@@ -145,15 +145,16 @@ def reuse(runs_dir: Path, fingerprint: str, into: ArmFolder) -> int:
 
 
 def earlier_decisions(folder: Path, identity_sha256: str) -> int:
-    """How many other runs beside ``folder``, made before it, decided the same question."""
-    found = 0
-    for path in folder.parent.glob("*/decision.json"):
-        try:
-            decision = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        found += path.parent.name < folder.name and decision.get("identity_sha256") == identity_sha256
-    return found
+    """How many other runs beside ``folder``, made before it, decided the same question.
+
+    Runs of one question are named alike but for the time and ``new_run``'s number, so their names say which was made
+    first; the times in ``decision.json`` and of the files are those of the last time that a run was decided or copied.
+    """
+    return sum(
+        _read_object(path).get("identity_sha256") == identity_sha256
+        for path in folder.parent.glob("*/decision.json")
+        if _made(path.parent) < _made(folder)
+    )
 
 
 def count(blocks: Iterable[BlockResult]) -> dict[str, float]:
@@ -169,11 +170,11 @@ def count(blocks: Iterable[BlockResult]) -> dict[str, float]:
     return totals
 
 
-def code_sha256(package: Path) -> str:
-    """sha256 over the Python sources of a folder: what runs inside an arm."""
+def code_sha256(files: Iterable[Path]) -> str:
+    """sha256 over names and contents of source files: what runs inside an arm."""
     total = hashlib.sha256()
-    for name, data in _sources(package):
-        total.update(name.encode() + b"\0" + data + b"\0")
+    for path in sorted(files):
+        total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()
 
 
@@ -182,9 +183,18 @@ def write_json(path: Path, value: Any) -> None:
     _atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(package.glob("*.py")):
-        yield path.name, path.read_bytes()
+def _read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty when there is none that can be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _made(folder: Path) -> list[str | int]:
+    """A run's name with its numbers as numbers: ``-10`` comes behind ``-2``."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", folder.name)]
 
 
 def _atomic(path: Path, text: str) -> None:

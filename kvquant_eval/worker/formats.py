@@ -43,7 +43,7 @@ def int8(x: Tensor) -> Tensor:
     """Symmetric INT8 with one float32 scale per token and head: amax over head_size / 127."""
     y = x.float()
     scale = y.abs().amax(-1, keepdim=True) / 127
-    return torch.where(scale > 0, torch.round(y / scale).clamp(-127, 127) * scale, 0.0)
+    return torch.where(scale == 0, 0.0, torch.round(y / scale).clamp(-127, 127) * scale)
 
 
 def nvfp4(x: Tensor) -> Tensor:

@@ -100,9 +100,15 @@ def locate(model: ModelSpec, cache: Path) -> Path:
 
 
 def weights_sha256(folder: Path) -> str:
-    """sha256 over the names and hashes of all weight files. A hub cache names large files by their sha256: trusted."""
+    """sha256 over the names and hashes of all weight files. A hub cache names large files by their sha256: trusted.
+
+    Raises DataError for a folder without safetensors.
+    """
     total = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise DataError(f"{folder}: weights as *.safetensors, got none; convert the model")
+    for file in files:
         name = file.resolve().name
         if file.is_symlink() and len(name) == 64:
             sha = name

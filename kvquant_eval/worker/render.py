@@ -56,9 +56,9 @@ def _function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def _texts(tokenizer: Any, template: str, turn: GoldenTurn) -> tuple[str, str]:
     """The prompt's text, and what the golden reply adds to it."""
-    history = [normalise(message) for message in turn.messages]
     options: dict[str, Any] = {"chat_template": template, "tools": list(turn.tools) or None, "tokenize": False}
     try:
+        history = [normalise(message) for message in turn.messages]
         prompt: str = tokenizer.apply_chat_template(history, add_generation_prompt=True, **options)
         whole: str = tokenizer.apply_chat_template([*history, normalise(turn.reference)], **options)
     except Exception as error:  # Jinja and tokenizer errors of any kind: the template is the user's

@@ -69,19 +69,20 @@ class VllmEngine:
         """See ``Engine.run``. Raises RuntimeError when the prefix cache cannot be reset or replies are missing."""
         if not self.llm.reset_prefix_cache():
             raise RuntimeError(f"block {block.index}: the engine refused to reset its prefix cache")
-        before, started = self._preemptions(), time.monotonic()
+        preempted, rounded, started = self._preemptions(), self._rounding(), time.monotonic()
         replays = [replay for wave in block.waves if wave for replay in self._wave(wave)]
+        seconds, now = time.monotonic() - started, self._rounding()
         return BlockResult(
             index=block.index,
             replays=tuple(replays),
-            preemptions=self._preemptions() - before,
-            seconds=time.monotonic() - started,
+            preemptions=self._preemptions() - preempted,
+            seconds=seconds,
+            second_rounding=(now[0] - rounded[0], now[1] - rounded[1]),
         )
 
     def facts(self) -> EngineFacts:
         config, installed = self.llm.llm_engine.vllm_config, versions()
         workers: list[dict[str, Any]] = self.llm.collective_rpc("kv_facts")
-        rounding = self.llm.collective_rpc("kv_second_rounding")
         settings: dict[str, Any] = {
             f"{group}.{name}": _plain(getattr(getattr(config, group), name, None))
             for group, names in _SETTINGS.items()
@@ -102,7 +103,6 @@ class VllmEngine:
             block_size=workers[0]["block_size"],
             settings=settings,
             versions=installed,
-            second_rounding=(sum(inexact for inexact, _ in rounding), sum(seen for _, seen in rounding)),
         )
 
     def close(self) -> None:
@@ -126,7 +126,6 @@ class VllmEngine:
                 top_k=request.top_k,
                 seed=request.seed,
                 max_tokens=request.max_tokens,
-                logprobs=0,
             )
         forced = list(request.forced_ids)
         force: dict[str, Any] = (
@@ -141,6 +140,11 @@ class VllmEngine:
             **force,
         )
 
+    def _rounding(self) -> tuple[int, int]:
+        """(values that did not fit BF16 exactly, values seen) over all workers since the start."""
+        counts: list[Any] = self.llm.collective_rpc("kv_second_rounding")
+        return sum(inexact for inexact, _ in counts), sum(seen for _, seen in counts)
+
     def _preemptions(self) -> int:
         metrics: list[Any] = self.llm.get_metrics()
         return sum(int(metric.value) for metric in metrics if metric.name == "vllm:num_preemptions")
@@ -153,7 +157,7 @@ def _replay(request: ReplayRequest, output: RequestOutput) -> Replay:
     completion = output.outputs[0]
     ids = tuple(completion.token_ids)
     steps: list[Any] = list(completion.logprobs or ())
-    logprobs = tuple(float(step[token].logprob) for step, token in zip(steps, ids, strict=True))
+    logprobs = tuple(float(step[token].logprob) for step, token in zip(steps, ids, strict=bool(steps)))
     forced = request.measure is Measure.FORCED
     finish = str(completion.finish_reason or "")
     error = _fault(request, ids, logprobs)

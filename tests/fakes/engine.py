@@ -59,7 +59,7 @@ class FakeEngine:
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec, self.fault, self.runs = spec, fault_of(spec), 0
-        self.seen = self.first = 0
+        self.first = 0
         if self.fault == "does_not_start":
             raise RuntimeError("no memory for the KV cache")
 
@@ -72,12 +72,12 @@ class FakeEngine:
             dropped = block.requests[0].turn_id
             replays = [replay for replay in replays if replay.turn_id != dropped]
         self.runs += 1
-        self.seen += 1000
         return BlockResult(
             index=block.index,
             replays=tuple(replays),
             preemptions=int(self.fault == "preempts" and block.index == 1),
             seconds=0.5,
+            second_rounding=(100, 1000) if self.spec.treatment.realisation is Realisation.REFERENCE else (0, 0),
         )
 
     def facts(self) -> EngineFacts:
@@ -86,7 +86,6 @@ class FakeEngine:
             "cache_config.enable_prefix_caching": self.fault != "prefix_caching_off",
             "scheduler_config.max_num_seqs": self.spec.args.get("max_num_seqs", 64),
         }
-        reference = self.spec.treatment.realisation is Realisation.REFERENCE
         return EngineFacts(
             engine="fake",
             version="1",
@@ -97,7 +96,6 @@ class FakeEngine:
             block_size=16,
             settings=settings,
             versions={"python": "3"},
-            second_rounding=(self.seen // 10, self.seen) if reference else (0, 0),
         )
 
     def close(self) -> None:

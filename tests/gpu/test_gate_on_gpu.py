@@ -1,4 +1,4 @@
-"""The embedded model on a CUDA device, compiled as a user would serve it. Not run by the project's CI, which has no GPU."""
+"""The embedded model on a CUDA device, compiled as a user would serve it. The project's CI has no GPU and skips it."""
 
 from __future__ import annotations
 

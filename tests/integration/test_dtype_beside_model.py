@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import Run
+
+from tests.integration.conftest import Run
 
 pytestmark = pytest.mark.integration
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import Run
 
 from kvquant_eval.core.compare import identical
 from kvquant_eval.core.records import Measure
 from kvquant_eval.io.runfolder import RunFolder
+from tests.integration.conftest import Run
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run, quiet
 
 from kvquant_eval.io.runfolder import RunFolder
+from tests.integration.conftest import Run, quiet
 
 pytestmark = pytest.mark.integration
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run
 
 from kvquant_eval.cli.config import home
 from kvquant_eval.worker.embedded import materialise
+from tests.integration.conftest import Run
 
 pytestmark = pytest.mark.integration
 

@@ -38,5 +38,7 @@ class SpanLikelihood:
 
 
 def golden_likelihood(logprobs: Sequence[float]) -> float:
-    """Points, 0..100, of at least one log probability (nats)."""
+    """Points, 0..100, of log probabilities (nats); 0 for none, which is what an engine that left them out proves."""
+    if not logprobs:
+        return 0.0
     return 100.0 * math.exp(math.fsum(logprobs) / len(logprobs))

@@ -11,6 +11,7 @@ from kvquant_eval.core.score import Score
 _STEP = re.compile(r"(-?\d+)\s*([-+*/x×÷])\s*(-?\d+)\s*=\s*(-?\d+)")
 _NUMBER = re.compile(r"-?\d+")
 _OPERATORS = {"x": "*", "×": "*", "÷": "/"}
+_MOST_DIGITS = 100
 _FIELDS = ("left", "operator", "operand", "result")
 
 
@@ -36,16 +37,21 @@ class MathSteps:
             right += hits
             if hits < len(_FIELDS) and not first_wrong:
                 first_wrong = f"; step {number} first wrong"
-        final = int(_NUMBER.findall(replay.text)[-1]) == turn.expected["final"]
+        final = _integer(_NUMBER.findall(replay.text)[-1]) == turn.expected["final"]
         total = len(_FIELDS) * len(expected) + 1
         return Score(100.0 * (right + final) / total, f"{right + final} of {total} fields right{first_wrong}")
 
 
-def _step(match: re.Match[str]) -> dict[str, int | str]:
+def _step(match: re.Match[str]) -> dict[str, int | str | None]:
     left, operator, operand, result = match.groups()
     return {
-        "left": int(left),
+        "left": _integer(left),
         "operator": _OPERATORS.get(operator, operator),
-        "operand": int(operand),
-        "result": int(result),
+        "operand": _integer(operand),
+        "result": _integer(result),
     }
+
+
+def _integer(digits: str) -> int | None:
+    """None for a number too long to be meant (``int`` refuses more than 4,300 digits)."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else None

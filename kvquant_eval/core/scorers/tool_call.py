@@ -32,7 +32,7 @@ class ToolCall:
             return None
         try:
             calls = parse_calls(replay.text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return Score(0.0, f"bad JSON in a tool call: {error}", parseable=False)
         if not expected:
             return Score(0.0, "a call where an answer is due") if calls else Match()(replay, turn, rendered)
@@ -42,7 +42,10 @@ class ToolCall:
 
 
 def parse_calls(text: str) -> list[dict[str, Any]]:
-    """The calls in ``<tool_call>`` blocks, or a reply that is one bare JSON object with a name. Raises ValueError."""
+    """The calls in ``<tool_call>`` blocks, or a reply that is one bare JSON object with a name.
+
+    Raises ValueError for what is no strict JSON, RecursionError for what is nested too deeply.
+    """
     blocks = _CALL.findall(text)
     if not blocks and text.strip().startswith("{"):
         blocks = [text.strip()]
@@ -52,6 +55,7 @@ def parse_calls(text: str) -> list[dict[str, Any]]:
             raise ValueError("an object with a name is due")
         if isinstance(call.get("arguments"), str):
             call["arguments"] = json.loads(call["arguments"])
+    canonical(calls)  # refuses NaN and infinities
     return calls
 
 

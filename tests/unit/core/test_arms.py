@@ -147,7 +147,6 @@ def test_so_do_engine_model_and_treatment(made: Settings) -> None:
     assert mark(arm, made) not in marks
 
 
-# DEFECT core/arms.py, fingerprint: the flag reaches the engine (and its code) but not the fingerprint.
 def test_so_does_code_that_comes_with_the_model(made: Settings) -> None:
     trusting = replace(made, model=replace(made.model, trust_remote_code=True))
     assert mark(arms(made)["fp8"], made) != mark(arms(trusting)["fp8"], trusting)

@@ -12,6 +12,7 @@ from kvquant_eval.core.attest import (
     canonical_dtype,
     effective_dtype,
     judge_arm,
+    judge_baseline,
     judge_pair,
     layers_quantized,
     refuse_impossible,
@@ -105,7 +106,6 @@ def test_sliding_window_does_not_excuse_another_quantized_dtype() -> None:
     assert found(wanted, layer(0, "fp8_e5m2"), layer(1)) != []
 
 
-# DEFECT core/attest.py, _effective: the storage dtype is only looked at when the cache dtype says auto.
 @pytest.mark.parametrize("storage", ["bfloat16", "float32"])
 def test_a_quantized_name_over_unquantized_storage(storage: str) -> None:
     """The string says FP8, the tensor is BF16 and as large as ever: nothing was quantized."""
@@ -148,7 +148,6 @@ def test_layers_without_scales() -> None:
     assert found(treatment("bfloat16"), layer(0, **none)) == []
 
 
-# DEFECT core/attest.py, _scales: no such warning (llm-compressor#2117).
 def test_calibrated_scales_that_are_all_the_same_are_worth_a_warning() -> None:
     """Scales of a real calibration differ between layers; one value everywhere is a stub."""
     layers = [layer(i, "fp8_e4m3", k_scale=0.5, k_scale_tensor=0.5, v_scale=0.5, v_scale_tensor=0.5) for i in range(4)]
@@ -250,3 +249,11 @@ def test_the_engine_of_a_reference_arm_is_asked_for_bf16() -> None:
 def test_facts_are_findings_for_every_arm_by_name() -> None:
     finding = judge_arm("fp8", treatment("fp8_e4m3"), EngineFacts(**{**vars(facts()), "layers": ()}))[0]
     assert finding == Finding(where="fp8", what="no attention layer could be read back", invalid=True)
+
+
+def test_a_baseline_that_is_quantized() -> None:
+    assert judge_baseline("baseline", facts(layer(0), layer(1))) == []
+    for other in (layer(1, "fp8_e4m3"), layer(1, format="int8")):
+        (finding,) = judge_baseline("baseline", facts(layer(0), other))
+        assert finding.invalid
+        assert finding.what.startswith("a baseline must not be quantized, 1 layers run ")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvquant_eval.core.codec import DataError, canonical, digest, from_data, from_json, nearest, to_data, to_json
-from kvquant_eval.core.records import GoldenTurn, Outcome, Replay, ScoreDelta
-from tests.fakes.records import forced, golden_turn, reply
+from kvquant_eval.core.records import EngineFacts, GoldenTurn, Outcome, Replay, ScoreDelta
+from tests.fakes.records import facts, forced, golden_turn, layer, reply
 
 JSON = st.recursive(
     st.none()
@@ -112,7 +112,6 @@ def test_an_unknown_name_gets_the_nearest_or_all(name: str, remedy: str) -> None
     assert nearest(name, iter(["fp8_e4m3", "int8"])) == remedy
 
 
-# DEFECT core/codec.py, to_json: writes null, which from_json then refuses (and reads as None where None is allowed).
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_json_lacks_is_not_changed_on_the_way(value: float) -> None:
     """What cannot be written must be refused when it is written, or come back as it was: a journal that cannot be read
@@ -124,3 +123,25 @@ def test_a_number_that_json_lacks_is_not_changed_on_the_way(value: float) -> Non
         return
     again = from_json(Replay, line, "here").logprobs[0]
     assert again == value or (math.isnan(again) and math.isnan(value))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decisve": []}, r"^here: decisve: a known key, got 'decisve'; did you mean 'decisive'\?$"),
+        ({"decisive": [{"text": "5", "nht": 1}]}, r"^here: decisive\.0\.nht: .*did you mean 'nth'\?$"),
+    ],
+)
+def test_an_unknown_key_of_a_golden_turn_is_named_with_the_nearest(change: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_data(GoldenTurn, {**to_data(golden_turn()), **change}, "here")
+
+
+def test_unknown_keys_of_what_an_arm_wrote_are_passed_over() -> None:
+    assert from_data(Replay, {**to_data(reply("x")), "later": 1}, "here") == reply("x")
+
+
+def test_scales_that_are_no_numbers_stay_so_in_strict_json() -> None:
+    line = to_json(facts(layer(0, k_scale=math.nan)))
+    json.loads(line, parse_constant=pytest.fail)
+    assert math.isnan(from_json(EngineFacts, line, "here").layers[0][0].k_scale or 0.0)

@@ -73,3 +73,10 @@ def test_identical_needs_every_token_and_every_logprob() -> None:
     assert not identical(base, [base[0], reply("x", token_ids=(1, 3), logprobs=(-0.5, -0.5))])
     assert not identical(base, [base[0], reply("x", token_ids=(1, 2), logprobs=(-0.5, -0.5), epoch=1)])
     assert not identical(base, [base[0], reply("x", token_ids=(1, 2), logprobs=(-0.5, -0.5), measure=Measure.FORCED)])
+
+
+def test_an_expected_pair_that_no_arm_has_is_missing() -> None:
+    scores = [score("a", 70.0)]
+    one, two = compare(TURNS, scores, scores, [("a", "s"), ("b", "s")])
+    assert (one.drop, one.missing) == (0.0, "")
+    assert (two.turn_id, two.workload, two.drop, two.missing) == ("b", "faq", None, "no arm scored it")

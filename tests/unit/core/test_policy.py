@@ -81,7 +81,6 @@ def test_settings_that_can_work_are_not(tmp_path: Path) -> None:
     assert made.sampling.epochs == 3
 
 
-# DEFECT core/settings.py: such a candidate is accepted.
 @pytest.mark.parametrize("name", ["baseline", "repeat", "placebo", "baseline_eager"])
 def test_a_candidate_must_not_take_the_name_of_another_arm(tmp_path: Path, name: str) -> None:
     """Two arms of one name would share a folder and a journal, and the later would hide the earlier."""

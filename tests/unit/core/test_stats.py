@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from kvquant_eval.core.stats import Interval, clustered_t, further_turns, sign_flip
+from kvquant_eval.core.stats import Interval, clustered_t, further_turns, no_flip, sign_flip
 
 DROPS = st.lists(st.floats(-100, 100), min_size=2, max_size=40)
 
@@ -149,3 +149,10 @@ def test_further_turns_scale_with_the_square_of_the_reach() -> None:
 )
 def test_no_further_turns(interval: Interval, margin: float) -> None:
     assert further_turns(interval, 40, margin) == 0
+
+
+def test_without_a_flip_the_bound_is_the_exact_binomial_one() -> None:
+    still = no_flip(clustered_t([0.0] * 40, range(40)), 40)
+    assert (still.mean, still.lower) == (0.0, 0.0)
+    assert still.upper == pytest.approx(100 * (1 - 0.05 ** (1 / 40)))
+    assert further_turns(still, 40, 2.0) == pytest.approx(149 - 40, rel=0.05)

@@ -69,7 +69,6 @@ def test_no_file_is_no_block(tmp_path: Path) -> None:
     assert not made.path.exists()
 
 
-# DEFECT io/journal.py, truncate_unfinished: where the commit line itself is torn, ``end`` is 0: every block is cut.
 def test_a_tail_torn_anywhere_loses_no_finished_block(tmp_path: Path, written: tuple[bytes, list[int]]) -> None:
     """Cut the file anywhere: the blocks that were finished stay, before and after cleaning up, and the next one can be
     appended.
@@ -118,8 +117,6 @@ def test_a_lost_line_costs_its_own_block_alone(tmp_path: Path, written: tuple[by
     assert list(made.blocks()) == [BLOCKS[0], BLOCKS[2]]
 
 
-# DEFECT io/journal.py, _block: the commit line itself is under no checksum: a changed index or count is believed, and a
-# changed key raises KeyError.
 def test_no_damaged_byte_is_believed(tmp_path: Path, written: tuple[bytes, list[int]]) -> None:
     """One bit turned anywhere: what comes back is as it was written, and at most two blocks are lost."""
     data, _ = written
@@ -146,6 +143,43 @@ def test_a_commit_line_without_its_keys_covers_no_block(
     made = Journal(tmp_path / "replays.jsonl")
     made.path.write_bytes(written[0].replace(key, other, 1))
     assert list(made.blocks()) == BLOCKS[1:]
+
+
+IDENTITY = {"model": "org/m", "kv_requested": "fp8", "kv_effective": "fp8_e4m3", "kv_realisation": "native"}
+
+
+def test_the_first_line_says_whose_replays_these_are(tmp_path: Path) -> None:
+    made = Journal(tmp_path / "replays.jsonl")
+    made.begin(IDENTITY)
+    made.commit(BLOCKS[0])
+    made.begin({**IDENTITY, "model": "org/other"})  # a journal keeps its header
+    made.commit(BLOCKS[1])
+    lines = made.path.read_text().splitlines()
+    assert json.loads(lines[0]) == {"journal": 1, **IDENTITY}
+    assert sum(line.startswith('{"journal"') for line in lines) == 1
+    assert list(made.blocks()) == BLOCKS[:2]
+
+
+def test_cleaning_up_keeps_a_whole_header_and_no_other(tmp_path: Path) -> None:
+    made = Journal(tmp_path / "replays.jsonl")
+    made.begin(IDENTITY)
+    header = made.path.read_bytes()
+    made.path.write_bytes(header + b'{"turn_id": ')
+    made.truncate_unfinished()
+    assert made.path.read_bytes() == header
+    made.path.write_bytes(header[:-1])
+    made.truncate_unfinished()
+    made.begin(IDENTITY)
+    assert made.path.read_bytes() == header
+
+
+def test_a_damaged_header_costs_no_block(tmp_path: Path) -> None:
+    made = Journal(tmp_path / "replays.jsonl")
+    made.begin(IDENTITY)
+    made.commit(BLOCKS[0])
+    made.path.write_bytes(b"\xff\xff" + made.path.read_bytes()[2:])
+    made.truncate_unfinished()
+    assert list(made.blocks()) == BLOCKS[:1]
 
 
 def test_a_writer_killed_at_any_time_leaves_whole_blocks(tmp_path: Path) -> None:

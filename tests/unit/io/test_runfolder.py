@@ -10,7 +10,16 @@ import pytest
 
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import BlockResult, EngineFacts, Prepared
-from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, new_run, reuse, write_json
+from kvquant_eval.io.runfolder import (
+    ArmFolder,
+    RunFolder,
+    code_sha256,
+    count,
+    earlier_decisions,
+    new_run,
+    reuse,
+    write_json,
+)
 from tests.fakes.records import facts, layer, rendered_turn, reply
 
 FACTS = facts(layer(0), layer(1, "fp8_e4m3", k_scale=0.1))
@@ -91,7 +100,6 @@ def test_an_arm_of_another_name_may_be_used(tmp_path: Path) -> None:
     assert reuse(tmp_path, "f", RunFolder(tmp_path / "new").arm("renamed")) == 2
 
 
-# DEFECT io/runfolder.py, identity: JSON that is no object comes through as AttributeError.
 @pytest.mark.parametrize("identity", [None, "{", "[]", "null"])
 def test_a_damaged_identity_is_no_match_and_no_crash(tmp_path: Path, into: ArmFolder, identity: str | None) -> None:
     old = arm(tmp_path, "old", "f", 2)
@@ -102,12 +110,19 @@ def test_a_damaged_identity_is_no_match_and_no_crash(tmp_path: Path, into: ArmFo
     assert reuse(tmp_path, "f", into) == 0
 
 
-# DEFECT io/runfolder.py, facts: JSONDecodeError, KeyError or DataError: one damaged folder stops all later gates.
 @pytest.mark.parametrize("content", ["", "{", '{"facts": {}}', "{}"])
 def test_damaged_facts_of_an_earlier_run_are_no_crash(tmp_path: Path, into: ArmFolder, content: str) -> None:
     old = arm(tmp_path, "old", "f", 2)
     (old.path / "engine.json").write_text(content)
     assert reuse(tmp_path, "f", into) == 0
+    with pytest.raises(DataError, match=r"engine\.json: "):
+        old.facts()
+
+
+def test_a_damaged_run_hides_no_other(tmp_path: Path, into: ArmFolder) -> None:
+    arm(tmp_path, "a", "f", 2)
+    (arm(tmp_path, "b", "f", 3).path / "engine.json").write_text("{")
+    assert reuse(tmp_path, "f", into) == 2
 
 
 def test_replays_come_in_the_order_of_the_blocks(into: ArmFolder) -> None:
@@ -168,12 +183,35 @@ def test_a_bad_line_of_the_plan_is_named(tmp_path: Path) -> None:
 
 def test_the_configuration_survives(tmp_path: Path) -> None:
     run = new_run(tmp_path, "run")
-    run.write_config({"model": {"id": "é"}, "kv": ["fp8"]})
-    assert run.config() == {"model": {"id": "é"}, "kv": ["fp8"]}
+    config = {"model": {"id": "é"}, "kv": ["fp8"], "pinned": {"golden_sha256": "g", "policy_sha256": "p"}}
+    run.write_config(config)
+    assert run.config() == config
+
+
+@pytest.mark.parametrize("text", ["", "[]", "model: {", "model: m"])
+def test_a_configuration_that_is_none_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(DataError, match=r"config\.yaml: the configuration of a run, got .*; name a run folder"):
+        RunFolder(tmp_path).config()
 
 
 def test_runs_of_one_second_get_names_of_their_own(tmp_path: Path) -> None:
     assert [new_run(tmp_path / "deep", "run").run_id for _ in range(3)] == ["run", "run-2", "run-3"]
+
+
+def test_attempts_are_counted_in_the_order_in_which_runs_were_made(tmp_path: Path) -> None:
+    made = [new_run(tmp_path, "20260101T000000-m-fp8").path for _ in range(11)]
+    for folder in reversed(made):
+        write_json(folder / "decision.json", {"identity_sha256": "i"})
+    assert [earlier_decisions(folder, "i") for folder in made] == list(range(11))
+    assert earlier_decisions(new_run(tmp_path, "20260101T000001-m-fp8").path, "i") == 11
+    assert earlier_decisions(made[-1], "another") == 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
+def test_a_damaged_decision_is_no_attempt(tmp_path: Path, text: str) -> None:
+    (new_run(tmp_path, "run").path / "decision.json").write_text(text)
+    assert earlier_decisions(new_run(tmp_path, "run").path, "i") == 0
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +233,11 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
 def test_code_is_named_by_all_its_sources(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("1")
     (tmp_path / "b.py").write_text("2")
-    first = code_sha256(tmp_path)
+    first = code_sha256(tmp_path.glob("*.py"))
     (tmp_path / "notes.txt").write_text("3")
-    assert code_sha256(tmp_path) == first
+    assert code_sha256(tmp_path.glob("*.py")) == first
     (tmp_path / "b.py").write_text("3")
-    changed = code_sha256(tmp_path)
+    changed = code_sha256(tmp_path.glob("*.py"))
     (tmp_path / "b.py").write_text("")
     (tmp_path / "a.py").write_text("12")
-    assert len({first, changed, code_sha256(tmp_path)}) == 3
+    assert len({first, changed, code_sha256(tmp_path.glob("*.py"))}) == 3

@@ -133,7 +133,7 @@ def make_run(store: Store, folder: Path, **change: Any) -> Path:
     document = make_document(store, run_id=folder.name, **change)
     folder.mkdir()
     (folder / "decision.json").write_text(json.dumps(document))
-    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"source": "hub"}}))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"source": "hub"}, "pinned": {}}))
     for name in ("report.md", "report.html", "junit.xml"):
         (folder / name).write_text(name)
     turns = [

@@ -223,6 +223,14 @@ def test_placebo_moves_at_most_one_unit_in_the_last_place() -> None:
     assert torch.equal(moved.sign(), x.sign())
 
 
+def test_placebo_moves_the_smallest_not_to_zero_and_the_largest_not_to_infinity() -> None:
+    for bits in (0x0001, 0x7F7F):
+        x = torch.full((1, 256), bits, dtype=torch.int16).view(torch.bfloat16)
+        moved = placebo(torch.cat([x, -x])).bfloat16()
+        assert moved.isfinite().all()
+        assert (moved != 0).all()
+
+
 def test_placebo_is_exact_in_bf16() -> None:
     y = placebo(noise(50, 2, 64))
     assert torch.equal(y.bfloat16().float(), y)

@@ -52,7 +52,6 @@ def test_a_turn_without_spans_has_no_span_score() -> None:
     assert SpanLikelihood()(forced([0.0]), golden_turn(), rendered_turn()) is None
 
 
-# DEFECT core/scorers/likelihood.py, golden_likelihood: divides by zero, which ends the gate without a decision.
 @pytest.mark.parametrize("logprobs", [[], [0.0]])
 def test_a_reply_shorter_than_its_spans_is_no_crash(logprobs: list[float]) -> None:
     """An engine that returned too few log probabilities: whatever it is worth, it must not end the gate."""

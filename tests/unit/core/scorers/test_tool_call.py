@@ -95,13 +95,14 @@ def test_bad_json_cannot_be_read(text: str) -> None:
     assert found.explanation.startswith("bad JSON in a tool call: ")
 
 
-# DEFECT core/scorers/tool_call.py: RecursionError, and the ValueError of canonical(), are not caught and end the gate.
 @pytest.mark.parametrize(
     "text",
     [
         "<tool_call>" + "[" * 100_000,
         '<tool_call>{"name": "get_order", "arguments": {"order_id": NaN, "full": true}}</tool_call>',
         '<tool_call>{"name": "get_order", "arguments": {"order_id": -Infinity, "full": true}}</tool_call>',
+        '<tool_call>{"name": "get_order", "arguments": {"order_id": 1e999, "full": true}}</tool_call>',
+        '<tool_call>{"name": "get_order", "arguments": "{\\"order_id\\": NaN}"}</tool_call>',
     ],
 )
 def test_hostile_json_is_wrong_and_no_crash(text: str) -> None:
