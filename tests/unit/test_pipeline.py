@@ -354,7 +354,6 @@ def test_a_killed_gate_decides_the_same_when_it_is_run_again(tmp_path: Path, unb
     assert document(resumed)["decision"] == "PROMOTE"
 
 
-# DEFECT replay.py: the counts of the last engine start replace those of the starts before it.
 def test_the_second_rounding_of_a_resumed_arm_is_that_of_the_whole_arm(
     folder: Path, tmp_path: Path, everything: GateRun
 ) -> None:
@@ -551,7 +550,6 @@ def test_every_row_of_a_table_has_model_and_dtype(everything: GateRun, name: str
     assert set(good["kv_effective"]) == {"fp8_e4m3"}
 
 
-# DEFECT io/journal.py: the replays of an arm do not say whose they are.
 def test_the_journal_says_whose_replays_it_has(everything: GateRun) -> None:
     first = json.loads((everything.folder.path / "arms" / "good" / "replays.jsonl").read_text().splitlines()[0])
     assert first["model"] == "org/fake-model"

@@ -57,7 +57,9 @@ def records(made: Settings, prepared: Prepared) -> list[ArmRecord]:
         engine = FakeEngine(EngineSpec(model="m", revision=None, treatment=arm.treatment, args=arm.args))
         results = [engine.run(block) for block in blocks]
         replays = tuple(replay for result in results for replay in result.replays)
-        found.append(ArmRecord(arm=arm, facts=engine.facts(), replays=replays, counts=count(results)))
+        inexact, seen = (sum(column) for column in zip(*(r.second_rounding for r in results), strict=True))
+        facts = replace(engine.facts(), second_rounding=(inexact, seen))
+        found.append(ArmRecord(arm=arm, facts=facts, replays=replays, counts=count(results)))
     return found
 
 

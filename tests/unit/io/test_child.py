@@ -123,7 +123,6 @@ def test_silence_longer_than_the_timeout(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
-# DEFECT io/child.py, _write: no timeout covers a request that the child does not read (larger than a pipe's 64 KiB).
 def test_silence_before_the_request_is_read(tmp_path: Path) -> None:
     def alarm(*_: Any) -> None:
         raise TimeoutError("still writing the request after 2 s")
@@ -179,8 +178,6 @@ def test_children_of_the_engine_go_with_it(tmp_path: Path) -> None:
     assert wait_until(lambda: not alive(grandchild))
 
 
-# DEFECT io/child.py and worker/__main__.py: children that an engine forks inherit the answer pipe, so the end of the
-# process is not seen while one of them lives: the parent waits for the whole timeout (1,800 s).
 def test_death_is_seen_at_once_though_a_child_of_the_engine_lives_on(tmp_path: Path) -> None:
     with Child(tmp_path / "engine.log", 30.0) as child:
         child.call("open", engine=f"{HELPERS}:Forker", spec=spec())

@@ -97,7 +97,6 @@ def test_a_hub_cache_names_its_files_by_their_hash(tmp_path: Path) -> None:
     assert weights_sha256(snapshot) == weights_sha256(copy)
 
 
-# DEFECT worker/prepare.py, weights_sha256: all models without safetensors have the same hash.
 def test_models_of_other_weight_files_are_apart(tmp_path: Path) -> None:
     for name, content in (("one", b"1"), ("two", b"2")):
         (tmp_path / name).mkdir()

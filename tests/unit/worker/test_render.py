@@ -156,7 +156,6 @@ def test_tools_reach_the_template(tokenizer: Any) -> None:
     assert decode(tokenizer, render(tokenizer, template, turn(), 100).prompt_ids).startswith("<bos>")
 
 
-# DEFECT worker/render.py, _texts: the history is normalised outside the try, so JSONDecodeError comes through.
 @pytest.mark.parametrize("place", ["messages", "reference"])
 def test_arguments_that_are_no_json_are_named(tokenizer: Any, place: str) -> None:
     bad = call("{broken")
