@@ -1,8 +1,8 @@
 """What the replay stage costs over bare vLLM, and how much memory the parent takes.
 
-``python -m benchmarks.replay_overhead [pairs]``: two engines stay open, ours behind its child process and journal, and
-a bare ``LLM.generate`` in a process of its own. Both replay the same blocks of the golden set, one after the other, in
-turns; what counts is the ratio of each pair. Beside it: all requests of the plan as one big batch. Times are of this
+``python -m benchmarks.replay_overhead [pairs [blocks]]``: two engines stay open, ours behind its child process and
+journal, and a bare ``LLM.generate`` in a process of its own. Both replay the same blocks of the golden set, one after the
+other, in turns; what counts is the ratio of each pair. Beside it: all their requests as one big batch. Times are of this
 machine, at this moment; only ratios mean something.
 """
 
@@ -73,15 +73,15 @@ def ours(child: Child, blocks: Sequence[Block], journal: Journal) -> float:
     return time.monotonic() - started
 
 
-def main(pairs: int) -> None:
-    """Print one line a pair, then the medians."""
+def main(pairs: int, most: int | None) -> None:
+    """Print one line a pair, then the medians; ``most`` blocks of the plan, all of them when None."""
     settings = build(compose(["tracking=none"]))
     golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run = new_run(folder, "overhead")
         prepared = prepare(settings, golden, run)
-        blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests)
+        blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests)[:most]
         arm = plan_arms(settings)[0]
         spec = EngineSpec(model=prepared.path, revision=None, treatment=arm.treatment, args=arm.args)
         env = {**settings.engine.env, **settings.engine.slots[0]}
@@ -99,11 +99,14 @@ def main(pairs: int) -> None:
             batch = bare.run("batch")
         bare.close()
         size = sum(len(to_json(block)) for block in blocks)
-        print(f"{len(prepared.turns)} turns in {len(blocks)} blocks, {size / 1e6:.1f} MB of requests")
+        print(
+            f"{sum(len(block.waves[0]) for block in blocks)} turns in {len(blocks)} blocks, {size / 1e6:.1f} MB of requests"
+        )
         print(f"median ratio to bare LLM.generate on the same blocks: {statistics.median(ratios):.3f}")
         print(f"ratio of bare blocks to one big batch: {second / batch:.3f}; ours to it: {first / batch:.3f}")
         print(f"peak memory of this parent: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    arguments = [int(argument) for argument in sys.argv[1:]]
+    main(arguments[0] if arguments else 3, arguments[1] if len(arguments) > 1 else None)
