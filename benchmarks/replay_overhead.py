@@ -1,9 +1,9 @@
 """What the replay stage costs over bare vLLM, and how much memory the parent takes.
 
 ``python -m benchmarks.replay_overhead [pairs [blocks]]``: two engines stay open, ours behind its child process and
-journal, and a bare ``LLM.generate`` in a process of its own. Both replay the same blocks of the golden set, one after the
-other, in turns; what counts is the ratio of each pair. Beside it: all their requests as one big batch. Times are of this
-machine, at this moment; only ratios mean something.
+journal, and a bare ``LLM.generate`` in a process of its own. Both replay the same blocks in turns; what counts is the
+ratio of each pair. Beside it: all their requests as one big batch. Times are of this machine, at this moment; only
+ratios mean something.
 """
 
 from __future__ import annotations
@@ -99,9 +99,8 @@ def main(pairs: int, most: int | None) -> None:
             batch = bare.run("batch")
         bare.close()
         size = sum(len(to_json(block)) for block in blocks)
-        print(
-            f"{sum(len(block.waves[0]) for block in blocks)} turns in {len(blocks)} blocks, {size / 1e6:.1f} MB of requests"
-        )
+        turns = sum(len(block.waves[0]) for block in blocks)
+        print(f"{turns} turns in {len(blocks)} blocks, {size / 1e6:.1f} MB of requests")
         print(f"median ratio to bare LLM.generate on the same blocks: {statistics.median(ratios):.3f}")
         print(f"ratio of bare blocks to one big batch: {second / batch:.3f}; ours to it: {first / batch:.3f}")
         print(f"peak memory of this parent: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
