@@ -109,11 +109,17 @@ class VllmEngine:
         self.llm.llm_engine.engine_core.shutdown()
 
     def _wave(self, wave: Sequence[ReplayRequest]) -> list[Replay]:
-        outputs = self.llm.generate(
+        """Hand over all requests while the scheduler stands still: what shares a step must not depend on how fast they
+        arrive.
+        """
+        self.llm.sleep(level=0, mode="keep")
+        self.llm.enqueue(
             [TokensPrompt(prompt_token_ids=list(request.prompt_ids)) for request in wave],
             [self._sampling(request) for request in wave],
             use_tqdm=False,
         )
+        self.llm.wake_up(["scheduling"])
+        outputs: list[RequestOutput] = self.llm.wait_for_completion(RequestOutput, use_tqdm=False)
         if len(outputs) != len(wave):
             raise RuntimeError(f"the engine returned {len(outputs)} of {len(wave)} replies")
         return [_replay(request, output) for request, output in zip(wave, outputs, strict=True)]
