@@ -16,7 +16,8 @@ import pytest
 from kvquant_eval.cli.config import data_folder, home
 from kvquant_eval.io.golden import MANIFEST, pin
 
-CONVERSATIONS = {"faq": 1, "coding": 1, "tool_calling": 1, "long_context": 1, "math_chain": 2}
+CONVERSATIONS = 2
+"""Conversations a class: bounds need two."""
 SMALL = ("gate.min_turns=5", "gate.min_headroom=1")
 
 
@@ -37,9 +38,9 @@ class Run:
 def small_golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first conversations of each class, pinned as a set of their own."""
     source, target = data_folder("golden"), tmp_path_factory.mktemp("golden")
-    for workload, count in CONVERSATIONS.items():
+    for workload in ("faq", "coding", "tool_calling", "long_context", "math_chain"):
         lines = (source / workload / "agents-v1.jsonl").read_text(encoding="utf-8").splitlines()
-        kept = list(dict.fromkeys(json.loads(line)["conversation_id"] for line in lines))[:count]
+        kept = list(dict.fromkeys(json.loads(line)["conversation_id"] for line in lines))[:CONVERSATIONS]
         (target / workload).mkdir()
         chosen = [line for line in lines if json.loads(line)["conversation_id"] in kept]
         (target / workload / "small.jsonl").write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")

@@ -39,7 +39,7 @@ def test_the_dtype_is_read_back_from_every_layer(four: Run) -> None:
     assert candidates["nvfp4_ref"]["effective"] == "nvfp4 in bfloat16"
     assert {kv["layers_quantized"] for kv in candidates.values()} == {30}
     assert candidates["fp8_e4m3"]["bytes_ratio"] == 0.5
-    assert candidates["fp8_e4m3"]["capacity_ratio"] == 2.0
+    assert candidates["fp8_e4m3"]["capacity_ratio"] == pytest.approx(2.0, rel=1e-3)  # whole cache blocks
     assert candidates["int8_ref"]["bytes_ratio"] == 1.0
     assert four.decision["baseline"]["kv"]["bytes_per_token"] == 23040  # 30 layers x 2 x 3 heads x 64 x 2 bytes
 
@@ -60,7 +60,8 @@ def test_forced_decoding_ranks_the_formats(four: Run) -> None:
     deltas = pd.read_parquet(four.folder / "deltas.parquet")
     reply = deltas[deltas.scorer == "gl_reply"].groupby("arm")["drop"].apply(lambda drops: drops.abs().mean())
     assert reply["repeat"] == 0.0
-    assert reply["placebo"] < reply["int8_ref"] < reply["fp8_e4m3"] < reply["nvfp4_ref"]
+    assert max(reply["placebo"], reply["int8_ref"]) < reply["fp8_e4m3"] < reply["nvfp4_ref"]
+    assert reply["fp8_e4m3"] < reply["fp8_e5m2"]
 
 
 def test_forced_replies_are_the_golden_ones(four: Run) -> None:
