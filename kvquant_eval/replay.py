@@ -118,6 +118,8 @@ class Stage:
             tqdm(total=len(order), initial=len(done), desc=arm.name, unit="block", disable=None) as progress,
         ):
             self.children.append(child)
+            if self.stopped.is_set():  # it began while the others were being ended
+                return
             child.call("open", engine=settings.engine.engine, spec=to_data(self._spec(arm)))
             facts = from_data(EngineFacts, child.call("facts"), "facts")
             folder.write_facts(facts, _identity(arm, settings, facts))
