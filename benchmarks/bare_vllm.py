@@ -10,7 +10,8 @@ from pathlib import Path
 from vllm import LLM, SamplingParams, TokensPrompt
 
 from kvquant_eval.core.codec import from_data
-from kvquant_eval.core.records import Block, EngineSpec, Measure, ReplayRequest
+from kvquant_eval.core.engine import EngineSpec
+from kvquant_eval.core.records import Block, Measure, ReplayRequest
 from kvquant_eval.worker.forcing import FORCED
 
 

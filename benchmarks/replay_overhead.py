@@ -22,8 +22,9 @@ from pathlib import Path
 from kvquant_eval.cli.config import build, compose
 from kvquant_eval.core.arms import plan_arms
 from kvquant_eval.core.codec import from_data, to_data, to_json
+from kvquant_eval.core.engine import EngineSpec
 from kvquant_eval.core.plan import make_blocks
-from kvquant_eval.core.records import Block, BlockResult, EngineSpec
+from kvquant_eval.core.records import Block, BlockResult
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.child import Child
 from kvquant_eval.io.journal import Journal

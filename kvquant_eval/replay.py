@@ -17,9 +17,10 @@ from tqdm import tqdm
 from kvquant_eval.core.arms import Arm, fingerprint, plan_arms
 from kvquant_eval.core.attest import canonical_dtype, effective_dtype, judge_arm
 from kvquant_eval.core.codec import from_data, to_data
+from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.judge import ArmRecord
 from kvquant_eval.core.plan import reorder
-from kvquant_eval.core.records import Block, BlockResult, EngineFacts, EngineSpec, GoldenSet, Prepared
+from kvquant_eval.core.records import Block, BlockResult, GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import Child, EngineDied
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, reuse

@@ -40,10 +40,11 @@ def data_folder(name: str) -> Path:
 
 
 def core_slots(most: int) -> list[dict[str, str]]:
-    """VLLM's environment for up to ``most`` CPU engines side by side, one core each, of the cores this process may
-    use.
+    """The environment of up to ``most`` CPU engines side by side: one core and one thread each, of the cores this
+    process may use.
     """
-    return [{"VLLM_CPU_OMP_THREADS_BIND": str(core)} for core in sorted(os.sched_getaffinity(0))[:most]]
+    cores = sorted(os.sched_getaffinity(0))[:most]
+    return [{"VLLM_CPU_OMP_THREADS_BIND": str(core), "OMP_NUM_THREADS": "1"} for core in cores]
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:

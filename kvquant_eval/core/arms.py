@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvquant_eval.core.codec import digest, to_data
@@ -36,51 +36,35 @@ def plan_arms(settings: Settings) -> tuple[Arm, ...]:
     """Baseline, controls, candidates. Reference arms need an eager engine: where the user's is compiled, they are
     compared with an eager baseline of their own, ``baseline_eager``.
     """
-    args, treatment = dict(settings.engine.args), settings.baseline
-    eager = {**args, "enforce_eager": True}
-    hooked_base = "baseline" if args.get("enforce_eager") else "baseline_eager"
-    arms = [
-        Arm(name="baseline", role=Role.BASELINE, treatment=treatment, args=args, baseline="baseline"),
-        Arm(
-            name="repeat",
-            role=Role.CONTROL,
-            treatment=treatment,
-            args=args,
-            baseline="baseline",
-            order_seed=REPEAT_ORDER,
-        ),
+    args = dict(settings.engine.args)
+    base = Arm(name="baseline", role=Role.BASELINE, treatment=settings.baseline, args=args, baseline="baseline")
+    eager = base
+    if not args.get("enforce_eager"):
+        eager = replace(base, name="baseline_eager", args={**args, "enforce_eager": True}, baseline="baseline_eager")
+    repeat = replace(base, name="repeat", role=Role.CONTROL, order_seed=REPEAT_ORDER)
+    placebo = _jitter(eager) if settings.placebo is PlaceboKind.JITTER else _other_batch(base)
+    candidates = [
+        replace(
+            eager if candidate.realisation is Realisation.REFERENCE else base,
+            name=name,
+            role=Role.CANDIDATE,
+            treatment=candidate,
+        )
+        for name, candidate in settings.candidates.items()
     ]
-    if settings.placebo is PlaceboKind.JITTER:
-        arms.append(Arm(name="placebo", role=Role.CONTROL, treatment=PLACEBO, args=eager, baseline=hooked_base))
-    else:
-        limit = max(1, int(args.get("max_num_seqs") or 256) // 2)
-        arms.append(
-            Arm(
-                name="placebo",
-                role=Role.CONTROL,
-                treatment=treatment,
-                args={**args, "max_num_seqs": limit},
-                baseline="baseline",
-                accept=("scheduler_config.max_num_seqs",),
-            )
-        )
-    for name, candidate in settings.candidates.items():
-        reference = candidate.realisation is Realisation.REFERENCE
-        arms.append(
-            Arm(
-                name=name,
-                role=Role.CANDIDATE,
-                treatment=candidate,
-                args=eager if reference else args,
-                baseline=hooked_base if reference else "baseline",
-            )
-        )
-    if any(arm.baseline == "baseline_eager" for arm in arms):
-        arms.insert(
-            1,
-            Arm(name="baseline_eager", role=Role.BASELINE, treatment=treatment, args=eager, baseline="baseline_eager"),
-        )
-    return tuple(arms)
+    compared = (repeat, placebo, *candidates)
+    needed = any(arm.baseline != base.name for arm in compared)
+    return (base, *([eager] if needed else []), *compared)
+
+
+def _jitter(eager: Arm) -> Arm:
+    return replace(eager, name="placebo", role=Role.CONTROL, treatment=PLACEBO)
+
+
+def _other_batch(base: Arm) -> Arm:
+    """The placebo where hooks cannot run: half as many sequences a batch."""
+    args = {**base.args, "max_num_seqs": max(1, int(base.args.get("max_num_seqs") or 256) // 2)}
+    return replace(base, name="placebo", role=Role.CONTROL, args=args, accept=("scheduler_config.max_num_seqs",))
 
 
 def fingerprint(

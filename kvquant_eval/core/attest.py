@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.codec import DataError, nearest
-from kvquant_eval.core.records import EngineFacts, Finding, KVTreatment, LayerFacts, Realisation
+from kvquant_eval.core.engine import EngineFacts, LayerFacts
+from kvquant_eval.core.records import Finding, KVTreatment, Realisation
 
 _ALIASES = {"fp8": "fp8_e4m3", "half": "float16"}
 _UNQUANTIZED = ("bfloat16", "float16", "float32", "auto")

@@ -30,53 +30,76 @@ def document(
     ``post_hoc``: the policy is not the one that was hashed before the first token. ``identity_sha256`` is equal for
     runs that ask the same question: model, golden set, policy, engine version and candidates.
     """
-    arms, policy = judgement.arms, settings.policy
+    arms = judgement.arms
     base = arms["baseline"]
     controls = {n: judgement.results[n] for n, r in arms.items() if r.arm.role is Role.CONTROL}
-    candidates = [n for n, r in arms.items() if r.arm.role is Role.CANDIDATE]
     return {
         "decision": str(judgement.decision),
         "exit_code": judgement.decision.exit_code,
         "reasons": list(judgement.reasons),
         "post_hoc": post_hoc,
         "identity_sha256": _identity(settings, prepared, golden),
-        "model": {
-            "id": settings.model.id,
-            "revision": settings.model.revision,
-            "weights_sha256": prepared.weights_sha256,
-            "dtype": base.facts.model_dtype if base.facts else None,
-            "provenance": settings.model.provenance,
-            "chat_template_sha256": prepared.template_sha256,
-            "kv": {n: kv_names(r) for n, r in arms.items()},
-        },
+        "model": _model(judgement, settings, prepared),
         "engine": _engine(base, settings, prepared),
-        "golden": {
-            "name": golden.name,
-            "version": golden.version,
-            "sha256": golden.sha256,
-            "n_turns": len(golden.turns),
-            "n_skipped": sum(bool(turn.skip) for turn in prepared.turns),
-        },
-        "policy": {
-            "name": policy.name,
-            "sha256": policy_sha256(policy),
-            "hardest": policy.hardest,
-            **_limits(settings),
-        },
+        "golden": _golden(golden, prepared),
+        "policy": _policy(settings.policy),
         "sampling": to_data(settings.sampling),
         "baseline": {"kv": _kv(base, None)},
         "controls": {n: {"kv": _kv(arms[n], base), **_result(r, {})} for n, r in controls.items()},
         "candidates": [
-            {
-                "name": name,
-                "self_test": is_self_test(arms[name], arms[arms[name].arm.baseline]),
-                "baseline": arms[name].arm.baseline,
-                "kv": _kv(arms[name], arms[arms[name].arm.baseline]),
-                **_result(judgement.results[name], controls),
-            }
-            for name in candidates
+            _candidate(record, arms[record.arm.baseline], judgement.results[name], controls)
+            for name, record in arms.items()
+            if record.arm.role is Role.CANDIDATE
         ],
         "arms": {n: _arm(r) for n, r in arms.items()},
+    }
+
+
+def _model(judgement: Judgement, settings: Settings, prepared: Prepared) -> dict[str, Any]:
+    """The model, with the dtypes of every arm beside its id."""
+    facts = judgement.arms["baseline"].facts
+    return {
+        "id": settings.model.id,
+        "revision": settings.model.revision,
+        "weights_sha256": prepared.weights_sha256,
+        "dtype": facts.model_dtype if facts else None,
+        "provenance": settings.model.provenance,
+        "chat_template_sha256": prepared.template_sha256,
+        "kv": {n: kv_names(r) for n, r in judgement.arms.items()},
+    }
+
+
+def _golden(golden: GoldenSet, prepared: Prepared) -> dict[str, Any]:
+    return {
+        "name": golden.name,
+        "version": golden.version,
+        "sha256": golden.sha256,
+        "n_turns": len(golden.turns),
+        "n_skipped": sum(bool(turn.skip) for turn in prepared.turns),
+    }
+
+
+def _policy(policy: Policy) -> dict[str, Any]:
+    """The policy's name, hash and limits; the limits of each score stand beside its result."""
+    limits: dict[str, Any] = to_data(policy)
+    kept = ("rule", "min_turns", "min_headroom", "headroom_points", "require", "accept_differences")
+    return {
+        "name": policy.name,
+        "sha256": policy_sha256(policy),
+        "hardest": policy.hardest,
+        **{key: limits[key] for key in kept},
+    }
+
+
+def _candidate(
+    record: ArmRecord, baseline: ArmRecord, result: CandidateResult, controls: Mapping[str, CandidateResult]
+) -> dict[str, Any]:
+    return {
+        "name": record.arm.name,
+        "self_test": is_self_test(record, baseline),
+        "baseline": baseline.arm.name,
+        "kv": _kv(record, baseline),
+        **_result(result, controls),
     }
 
 
@@ -149,14 +172,6 @@ def _engine(base: ArmRecord, settings: Settings, prepared: Prepared) -> dict[str
         "args": dict(settings.engine.args),
         "settings": dict(facts.settings) if facts else {},
         "versions": dict(prepared.versions),
-    }
-
-
-def _limits(settings: Settings) -> dict[str, Any]:
-    limits: dict[str, Any] = to_data(settings.policy)
-    return {
-        key: limits[key]
-        for key in ("rule", "min_turns", "min_headroom", "headroom_points", "require", "accept_differences")
     }
 
 

@@ -1,10 +1,12 @@
-"""The seam to an inference engine: one method, plus what it attests and how it ends."""
+"""The seam to an inference engine: what starts one, what it attests, and the three things it does."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from kvquant_eval.core.records import Block, BlockResult, EngineFacts
+from kvquant_eval.core.records import MEASURED, Block, BlockResult, Json, KVTreatment
 
 
 class Engine(Protocol):
@@ -21,3 +23,58 @@ class Engine(Protocol):
     def close(self) -> None:
         """Stop the engine. Nothing is called afterwards."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """What it takes to start one arm's engine: a local model folder or hub id, a treatment, and engine arguments that
+    are the same in every arm."""
+
+    model: str
+    revision: str | None
+    treatment: KVTreatment
+    args: Mapping[str, Json]
+    top_logprobs: int = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerFacts:
+    """One attention layer as a running worker reports it. Scales are None where the layer has none.
+
+    ``kv_dtype`` is the engine's cache dtype string, ``storage`` the tensor's dtype, ``bytes_per_token`` K and V
+    together, ``format`` the reference format that is hooked in (empty: none).
+    """
+
+    name: str
+    index: int
+    backend: str
+    kv_dtype: str
+    storage: str
+    bytes_per_token: float
+    k_scale: float | None
+    v_scale: float | None
+    k_scale_tensor: float | None
+    v_scale_tensor: float | None
+    format: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """The attestation of one arm: what really ran, read back from the running workers.
+
+    ``layers`` are per worker, then per layer. ``settings`` is every other engine setting that could change an answer.
+    ``second_rounding`` is the sum over the arm's blocks, as in ``BlockResult``.
+    """
+
+    __pydantic_config__ = MEASURED
+
+    engine: str
+    version: str
+    device: str
+    model_dtype: str
+    layers: tuple[tuple[LayerFacts, ...], ...]
+    capacity_tokens: int
+    block_size: int
+    settings: Mapping[str, Json]
+    versions: Mapping[str, str]
+    second_rounding: tuple[int, int] = (0, 0)

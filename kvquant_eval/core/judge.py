@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from kvquant_eval.core.arms import Arm
 from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
 from kvquant_eval.core.compare import Key, compare, identical
+from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.gate import CandidateResult, decide, worst
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import (
     Decision,
-    EngineFacts,
     Finding,
     GoldenTurn,
     Measure,

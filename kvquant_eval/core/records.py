@@ -17,7 +17,7 @@ Json = Any
 """A JSON value: None, bool, int, float, str, list or dict of these."""
 
 _WRITTEN_BY_HAND = ConfigDict(extra="forbid")
-_MEASURED = ConfigDict(ser_json_inf_nan="strings")  # JSON has no NaN, and null would say that there is no value
+MEASURED = ConfigDict(ser_json_inf_nan="strings")  # JSON has no NaN, and null would say that there is no value
 
 
 class Measure(StrEnum):
@@ -195,7 +195,7 @@ class Replay:
     the prefix cache.
     """
 
-    __pydantic_config__ = _MEASURED
+    __pydantic_config__ = MEASURED
 
     turn_id: str
     measure: Measure
@@ -242,61 +242,6 @@ class KVTreatment:
     def engine_dtype(self) -> str:
         """The cache dtype the engine itself is asked for."""
         return self.dtype if self.realisation is Realisation.NATIVE else "bfloat16"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSpec:
-    """What it takes to start one arm's engine: a local model folder or hub id, a treatment, and engine arguments that
-    are the same in every arm."""
-
-    model: str
-    revision: str | None
-    treatment: KVTreatment
-    args: Mapping[str, Json]
-    top_logprobs: int = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerFacts:
-    """One attention layer as a running worker reports it. Scales are None where the layer has none.
-
-    ``kv_dtype`` is the engine's cache dtype string, ``storage`` the tensor's dtype, ``bytes_per_token`` K and V
-    together, ``format`` the reference format that is hooked in (empty: none).
-    """
-
-    name: str
-    index: int
-    backend: str
-    kv_dtype: str
-    storage: str
-    bytes_per_token: float
-    k_scale: float | None
-    v_scale: float | None
-    k_scale_tensor: float | None
-    v_scale_tensor: float | None
-    format: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineFacts:
-    """The attestation of one arm: what really ran, read back from the running workers.
-
-    ``layers`` are per worker, then per layer. ``settings`` is every other engine setting that could change an answer.
-    ``second_rounding`` is the sum over the arm's blocks, as in ``BlockResult``.
-    """
-
-    __pydantic_config__ = _MEASURED
-
-    engine: str
-    version: str
-    device: str
-    model_dtype: str
-    layers: tuple[tuple[LayerFacts, ...], ...]
-    capacity_tokens: int
-    block_size: int
-    settings: Mapping[str, Json]
-    versions: Mapping[str, str]
-    second_rounding: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from kvquant_eval.core.codec import DataError, from_json, to_json
-from kvquant_eval.core.records import BlockResult, EngineFacts, Prepared, RenderedTurn, Replay
+from kvquant_eval.core.engine import EngineFacts
+from kvquant_eval.core.records import BlockResult, Prepared, RenderedTurn, Replay
 from kvquant_eval.io.journal import Journal
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kvquant_eval.core.codec import DataError, from_data, to_data
-from kvquant_eval.core.engine import Engine
-from kvquant_eval.core.records import Block, EngineSpec, GoldenTurn, KVTreatment, ModelSpec
+from kvquant_eval.core.engine import Engine, EngineSpec
+from kvquant_eval.core.records import Block, GoldenTurn, KVTreatment, ModelSpec
 
 
 def main(argv: list[str]) -> int:

@@ -11,19 +11,9 @@ from vllm import LLM, RequestOutput, SamplingParams, TokensPrompt
 from vllm.engine.arg_utils import EngineArgs
 
 from kvquant_eval.core.codec import from_data
+from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
-from kvquant_eval.core.records import (
-    Block,
-    BlockResult,
-    EngineFacts,
-    EngineSpec,
-    LayerFacts,
-    Measure,
-    Outcome,
-    Realisation,
-    Replay,
-    ReplayRequest,
-)
+from kvquant_eval.core.records import Block, BlockResult, Measure, Outcome, Realisation, Replay, ReplayRequest
 from kvquant_eval.worker.forcing import FORCED
 from kvquant_eval.worker.machine import device_name, versions
 

@@ -16,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
 from kvquant_eval.core.records import (
     Block,
     BlockResult,
-    EngineFacts,
-    EngineSpec,
     GoldenTurn,
     KVTreatment,
-    LayerFacts,
     Measure,
     ModelSpec,
     Outcome,

@@ -8,7 +8,8 @@ import sys
 import time
 from typing import Any
 
-from kvquant_eval.core.records import Block, EngineSpec
+from kvquant_eval.core.engine import EngineSpec
+from kvquant_eval.core.records import Block
 
 
 class _Base:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.compare import Key
+from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import (
-    EngineFacts,
     GoldenTurn,
     KVTreatment,
-    LayerFacts,
     Measure,
     Outcome,
     Realisation,

@@ -18,7 +18,8 @@ from kvquant_eval.core.attest import (
     refuse_impossible,
 )
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import EngineFacts, Finding, KVTreatment, LayerFacts, Realisation
+from kvquant_eval.core.engine import EngineFacts, LayerFacts
+from kvquant_eval.core.records import Finding, KVTreatment, Realisation
 from tests.fakes.records import facts, layer, treatment
 
 REFERENCE = Realisation.REFERENCE

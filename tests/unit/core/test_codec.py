@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvquant_eval.core.codec import DataError, canonical, digest, from_data, from_json, nearest, to_data, to_json
-from kvquant_eval.core.records import EngineFacts, GoldenTurn, Outcome, Replay, ScoreDelta
+from kvquant_eval.core.engine import EngineFacts
+from kvquant_eval.core.records import GoldenTurn, Outcome, Replay, ScoreDelta
 from tests.fakes.records import facts, forced, golden_turn, layer, reply
 
 JSON = st.recursive(

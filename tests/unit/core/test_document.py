@@ -12,10 +12,11 @@ import pytest
 from kvquant_eval.core import document as documents
 from kvquant_eval.core.arms import plan_arms
 from kvquant_eval.core.document import document, policy_sha256
+from kvquant_eval.core.engine import EngineSpec
 from kvquant_eval.core.judge import ArmRecord, judge
 from kvquant_eval.core.plan import make_blocks
 from kvquant_eval.core.policy import Rule
-from kvquant_eval.core.records import EngineSpec, GoldenSet, Prepared
+from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.golden import load
 from kvquant_eval.io.runfolder import count

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import BlockResult, EngineFacts, Prepared
+from kvquant_eval.core.engine import EngineFacts
+from kvquant_eval.core.records import BlockResult, Prepared
 from kvquant_eval.io.runfolder import (
     ArmFolder,
     RunFolder,

@@ -12,14 +12,13 @@ import pytest
 
 from kvquant_eval.core.arms import plan_arms
 from kvquant_eval.core.document import document
+from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.judge import ArmRecord, Judgement, judge
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import (
-    EngineFacts,
     GoldenSet,
     GoldenTurn,
     KVTreatment,
-    LayerFacts,
     Measure,
     ModelSpec,
     Outcome,
