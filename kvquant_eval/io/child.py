@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from kvquant_eval.core.codec import DataError
 _DROPPED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")  # a child must not write into the parent's run
 _LAST_LINES = 15
 _LOOK_S = 1.0
+_CORE_ERROR = re.compile(r" ERROR \S+ \S+ \[\S+\] (?P<error>[A-Za-z_][\w.]*(: .+|Error$))")
+"""An exception in the log of vLLM's engine core: the arm's own error only says to look there."""
 
 
 class EngineDied(RuntimeError):
@@ -41,6 +44,7 @@ class Child:
         child_life, self._life = os.pipe()
         environment = {k: v for k, v in os.environ.items() if k not in _DROPPED} | self.env
         with self.log.open("ab") as log:
+            self._began = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kvquant_eval.worker", str(child_in), str(child_out), str(child_life)],
                 pass_fds=(child_in, child_out, child_life),
@@ -119,5 +123,8 @@ class Child:
                 raise EngineDied(self._obituary(op, "its process ended"))
 
     def _obituary(self, op: str, cause: str) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-        return f"engine, during {op}: {cause}; log {self.log}, its last lines:\n" + "\n".join(lines)
+        """What happened, with this process's own last lines of the log."""
+        lines = self.log.read_bytes()[self._began :].decode("utf-8", errors="replace").splitlines()
+        first = next((found["error"] for line in lines if (found := _CORE_ERROR.search(line))), "")
+        named = f"{cause} ({first})" if first and first not in cause else cause
+        return f"engine, during {op}: {named}; log {self.log}, its last lines:\n" + "\n".join(lines[-_LAST_LINES:])

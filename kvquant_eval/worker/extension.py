@@ -39,7 +39,7 @@ class KVExtension:
                 raise ValueError(f"{name}: reference formats need separate K and V, got {type(layer).__name__}")
             layer.register_forward_pre_hook(_Rounding(layer, FORMATS[format_name]))
             layer.kvquant_format = format_name
-            layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64)
+            layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64, device=self.model_runner.device)
             hooked += 1
         return hooked
 
@@ -70,7 +70,8 @@ class _Rounding:
         """x: [num_tokens, num_kv_heads * head_size] -> the same shape and dtype."""
         exact = self.fmt(x.view(self.shape)).view(x.shape)
         stored = exact.to(x.dtype)
-        layer.kvquant_inexact += torch.tensor([int((stored.float() != exact).sum()), x.numel()])
+        layer.kvquant_inexact[0] += (stored.float() != exact).sum()  # stays on the device: no wait for the count
+        layer.kvquant_inexact[1] += x.numel()
         return stored
 
 

@@ -55,12 +55,29 @@ def prepare(
     )
 
 
+OWN_ARGS = {
+    "model": "set model.id and model.path",
+    "revision": "set model.revision",
+    "trust_remote_code": "set model.trust_remote_code",
+    "kv_cache_dtype": "choose candidates with kv=[...]",
+    "kv_cache_dtype_skip_layers": "set kv.NAME.skip_layers",
+    "worker_extension_cls": "remove it",
+    "logits_processors": "remove it",
+    "enable_trace_replay": "remove it",
+    "logprobs_mode": "remove it: scores need raw log probabilities",
+    "disable_log_stats": "remove it: preemptions are counted",
+}
+"""Engine arguments that the gate itself sets, and what to do instead."""
+
+
 def check_engine_args(args: Mapping[str, Any]) -> None:
-    """Raise DataError for an argument that vLLM does not have."""
+    """Raise DataError for an argument that vLLM does not have, or that the gate itself sets."""
     from vllm.engine.arg_utils import EngineArgs
 
     known = [field.name for field in fields(EngineArgs)]
     for name in args:
+        if name in OWN_ARGS:
+            raise DataError(f"engine.args.{name}: not an argument that the gate sets itself, got it; {OWN_ARGS[name]}")
         if name not in known:
             raise DataError(
                 f"engine.args.{name}: an engine argument of vLLM, got an unknown one; {nearest(name, known)}"

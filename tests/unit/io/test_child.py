@@ -209,3 +209,18 @@ def test_no_child_outlives_a_killed_parent(tmp_path: Path, number: int) -> None:
     parent.wait()
     parent.stdout.close()
     assert wait_until(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.parametrize("error", ["torch.OutOfMemoryError: no room for 4 GiB", "AssertionError"])
+def test_the_engine_cores_own_error_is_named(tmp_path: Path, error: str) -> None:
+    """The client of vLLM only says that its core failed; why stands further up, below errors of earlier processes."""
+    log = tmp_path / "engine.log"
+    at = "(EngineCore pid=7) ERROR 11-29 22:23:04 [core.py:1510]"
+    log.write_text(f"{at} OSError: of an earlier start\n")
+    with Child(log, 30.0) as child:
+        with log.open("a") as more:
+            more.write(f"{at} EngineCore failed to start.\n{at} Traceback (most recent call last):\n")
+            more.write(f"{at}   File 'x.py', line 1, in y\n{at}     raise\n{at} {error}\n{at} RuntimeError: later\n")
+        with pytest.raises(EngineDied) as died:
+            child.call("open", engine=ENGINE, spec=spec("does_not_start"))
+    assert f"no memory for the KV cache ({error}); log " in str(died.value).splitlines()[0]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm.engine.arg_utils import EngineArgs
 
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import ModelSpec, Realisation
 from kvquant_eval.worker import embedded
 from kvquant_eval.worker import prepare as preparing
 from kvquant_eval.worker.embedded import ModelFolder
-from kvquant_eval.worker.prepare import check_formats, locate, weights_sha256
+from kvquant_eval.worker.prepare import OWN_ARGS, check_engine_args, check_formats, locate, weights_sha256
 from tests.fakes.records import treatment
 
 
@@ -120,3 +122,17 @@ def test_unknown_reference_formats_get_the_nearest() -> None:
     check_formats([treatment("int8", Realisation.REFERENCE), treatment("anything")])
     with pytest.raises(DataError, match=r"^kv\.arm\.dtype: a reference format, got 'int9'; did you mean 'int8'\?"):
         check_formats([treatment("int9", Realisation.REFERENCE)])
+
+
+def test_unknown_engine_arguments_get_the_nearest() -> None:
+    check_engine_args({"tensor_parallel_size": 4})
+    with pytest.raises(DataError, match=r"^engine\.args\.tensor_paralel_size: .*tensor_parallel_size"):
+        check_engine_args({"tensor_paralel_size": 4})
+
+
+@pytest.mark.parametrize("name", OWN_ARGS)
+def test_arguments_of_the_gate_are_not_the_users(name: str) -> None:
+    """With processed log probabilities, say, every forced token would have a probability of 1 at every dtype."""
+    with pytest.raises(DataError, match=rf"^engine\.args\.{name}: not an argument that the gate sets itself, got it; "):
+        check_engine_args({name: "x"})
+    assert name in {field.name for field in dataclasses.fields(EngineArgs)}
