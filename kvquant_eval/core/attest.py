@@ -196,7 +196,7 @@ def _identity(facts: EngineFacts) -> dict[str, Any]:
         "block_size": facts.block_size,
         "workers": len(facts.layers),
         "layers": sorted({layer.index for layer in layers}),
-        "attention_backend": sorted({layer.backend for layer in layers}),
+        "attention_backend": sorted({layer.attention for layer in layers}),
         **facts.settings,
         **{f"versions.{name}": value for name, value in facts.versions.items()},
     }

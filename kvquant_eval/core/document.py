@@ -163,7 +163,7 @@ def _range(values: list[float]) -> list[float]:
 
 def _engine(base: ArmRecord, settings: Settings, prepared: Prepared) -> dict[str, Any]:
     facts = base.facts
-    backends = sorted({layer.backend for worker in facts.layers for layer in worker}) if facts else []
+    backends = sorted({layer.attention for worker in facts.layers for layer in worker}) if facts else []
     return {
         "name": facts.engine if facts else settings.engine.engine,
         "version": facts.version if facts else prepared.versions.get("vllm"),

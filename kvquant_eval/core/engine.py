@@ -42,7 +42,8 @@ class LayerFacts:
     """One attention layer as a running worker reports it. Scales are None where the layer has none.
 
     ``kv_dtype`` is the engine's cache dtype string, ``storage`` the tensor's dtype, ``bytes_per_token`` K and V
-    together, ``format`` the reference format that is hooked in (empty: none).
+    together, ``format`` the reference format that is hooked in (empty: none), ``kernel`` the backend's variant where it
+    has several (on a CPU the instruction set: ``amx``, ``vec``).
     """
 
     name: str
@@ -56,6 +57,12 @@ class LayerFacts:
     k_scale_tensor: float | None
     v_scale_tensor: float | None
     format: str = ""
+    kernel: str = ""
+
+    @property
+    def attention(self) -> str:
+        """What computes attention here: ``CPU_ATTN (amx)``."""
+        return f"{self.backend} ({self.kernel})" if self.kernel else self.backend
 
 
 @dataclass(frozen=True, kw_only=True)

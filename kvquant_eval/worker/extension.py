@@ -89,6 +89,7 @@ def _facts(name: str, layer: Any, capacity: int) -> dict[str, Any]:
         "k_scale_tensor": _number(layer, "_k_scale"),
         "v_scale_tensor": _number(layer, "_v_scale"),
         "format": getattr(layer, "kvquant_format", ""),
+        "kernel": str(getattr(layer, "isa", "")),
     }
 
 

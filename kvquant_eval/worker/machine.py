@@ -19,10 +19,25 @@ def versions() -> dict[str, str]:
     }
 
 
+_KERNELS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+"""Instruction sets that vLLM and oneDNN have kernels of their own for: other kernels, other bits."""
+
+
 def device_name() -> str:
-    """The accelerator's name, or the CPU's model name with its core count."""
+    """The accelerator's name, or the CPU's with what makes its kernels: model, number of cores, instruction sets."""
     if not current_platform.is_cpu():
         return str(current_platform.get_device_name())
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    cores = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{cores[0] if cores else platform.machine()} x{len(cores)}"
+    return cpu_name(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+
+
+def cpu_name(cpuinfo: str) -> str:
+    """``<model name> <family>/<model>/<stepping> x<cores> (<instruction sets>)`` of the text of /proc/cpuinfo.
+
+    A virtual machine may call every CPU by the same model name.
+    """
+    pairs = [line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line]
+    facts = {key.strip(): value.strip() for key, value in pairs}
+    cores = sum(key.strip() == "processor" for key, _ in pairs)
+    numbers = "/".join(facts.get(key, "?") for key in ("cpu family", "model", "stepping"))
+    sets = [name for name in _KERNELS if name in facts.get("flags", "").split()]
+    return f"{facts.get('model name', platform.machine())} {numbers} x{cores} ({', '.join(sets) or 'no AVX2'})"

@@ -38,6 +38,7 @@ def test_the_dtype_is_read_back_from_every_layer(four: Run) -> None:
     assert candidates["fp8_e5m2"]["effective"] == "fp8_e5m2"
     assert candidates["nvfp4_ref"]["effective"] == "nvfp4 in bfloat16"
     assert {kv["layers_quantized"] for kv in candidates.values()} == {30}
+    assert four.decision["engine"]["attention_backend"] in ("CPU_ATTN (amx)", "CPU_ATTN (vec)")
     assert candidates["fp8_e4m3"]["bytes_ratio"] == 0.5
     assert candidates["fp8_e4m3"]["capacity_ratio"] == pytest.approx(2.0, rel=1e-3)  # whole cache blocks
     assert candidates["int8_ref"]["bytes_ratio"] == 1.0

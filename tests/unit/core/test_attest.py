@@ -183,6 +183,7 @@ def test_equal_arms_have_no_difference_and_the_treatment_is_none() -> None:
         ({"block_size": 32}, "block_size"),
         ({"versions": {"torch": "3"}}, "versions.torch"),
         ({"layers": ((layer(0, backend="FLASHINFER"),),)}, "attention_backend"),
+        ({"layers": ((layer(0, kernel="amx"),),)}, "attention_backend"),
         ({"layers": ((layer(0),), (layer(0),))}, "workers"),
         ({"layers": ((layer(0), layer(1)),)}, "layers"),
     ],
