@@ -11,6 +11,9 @@ from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
 from kvquant_eval.core.stats import Interval, clustered_t, further_turns, no_flip, sign_flip
 
+PRACTICABLE = 100
+"""Times the turns of a class beyond which it is no advice to write more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreResult:
@@ -194,7 +197,10 @@ def _non_inferior(
     if interval.upper < rule.margin:
         return Verdict.PASS, f"{name}: {drop} stays within the margin of {rule.margin:g}"
     more = further_turns(interval, result.n_headroom, rule.margin)
-    hint = f"; about {more} more turns would settle it" if more else ""
+    if more > PRACTICABLE * result.n_headroom:
+        hint = "; it lies on the margin, where more turns hardly help"
+    else:
+        hint = f"; about {more} more turns would settle it" if more else ""
     return Verdict.INCONCLUSIVE, f"{name}: {drop} does not settle the margin of {rule.margin:g}{hint}"
 
 

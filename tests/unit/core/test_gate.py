@@ -70,6 +70,12 @@ def test_a_bound_across_the_margin_settles_nothing_and_says_how_many_turns_would
     assert "does not settle the margin of 2; about" in result.reasons[0]
 
 
+def test_a_mean_on_the_margin_is_not_answered_with_a_million_turns() -> None:
+    result = judged([30, -26, 34, -29.99] * 10)
+    assert result.decision is INCONCLUSIVE
+    assert "does not settle the margin of 2; it lies on the margin, where more turns hardly help" in result.reasons[0]
+
+
 def test_not_significant_is_not_enough() -> None:
     """A mean drop of 1 point whose bound is over the margin is not proven harmless."""
     assert judged([15, -13, 1, 1] * 8).decision is INCONCLUSIVE
