@@ -2,67 +2,228 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.arms import plan_arms
+from kvquant_eval.core.arms import differences
 from kvquant_eval.core.attest import refuse_impossible
-from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.codec import DataError, digest
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
+from kvquant_eval.core.forecast import Forecast, forecast
 from kvquant_eval.core.judge import ArmRecord, Judgement, judge
-from kvquant_eval.core.plan import make_blocks
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import report, tables, tracking
-from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, new_run, write_json
-from kvquant_eval.replay import Stage, prepare, stored_arm
+from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
+from kvquant_eval.replay import ReplayPlan, Stage, plan_replay, prepare, stored_arm
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateRun:
-    """A decided run: its folder, the decision document, and what it was decided from."""
+    """A decided run: its folder, the decision document, and what it was decided from.
+
+    ``warnings`` are lines for the user: the decision stands all the same.
+    """
 
     folder: RunFolder
     document: dict[str, Any]
     judgement: Judgement
     golden: GoldenSet
     prepared: Prepared
+    warnings: tuple[str, ...] = ()
 
 
-def gate(settings: Settings) -> GateRun:
-    """Replay every arm and decide. Raises DataError for bad input, before an engine starts wherever it can be known."""
-    for treatment in (settings.baseline, *settings.candidates.values()):
-        refuse_impossible(treatment, settings.engine.platform)
-    golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
-    run = new_run(Path(settings.runs_dir), _stem(settings))
-    pinned = {"golden_sha256": golden.sha256, "policy_sha256": policy_sha256(settings.policy)}
-    run.write_config({**settings.config, "pinned": pinned, "attested": "not yet read back"})
-    prepared = prepare(settings, golden, run)
-    blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests)
-    records = Stage(settings, prepared, blocks, golden.sha256, run).replay(plan_arms(settings))
-    return decide_run(run, settings, golden, prepared, records)
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """All there is before the first engine starts. ``log`` is what the preparing child wrote."""
+
+    golden: GoldenSet
+    plan: ReplayPlan
+    log: Path
+
+
+def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
+    """Replay every arm and decide. Raises DataError for bad input, before an engine starts wherever it can be known.
+
+    It goes on with ``resumed``, or by itself with the last run when that one asked the same and was broken off. An
+    error that leaves a run to go on with says how in a note.
+    """
+    began = time.monotonic()
+    ready = make_ready(settings)
+    with ExitStack() as lock:
+        run = _claim(settings, ready, resumed, lock)
+        try:
+            shutil.move(ready.log, run.path / "prepare.log")
+            run.write_plan(ready.plan.prepared)
+            deadline = None if settings.max_minutes is None else began + 60 * settings.max_minutes
+            stage = Stage(settings, ready.plan, run, deadline)
+            records = stage.replay()
+            decided = _decide(run, settings, ready.golden, ready.plan.prepared, records)
+            if stage.stopped.is_set() and any(record.unfinished for record in records):
+                line = f"stopped after {settings.max_minutes:g} minutes (gate.max_minutes); {_how_to_go_on(run)}"
+                return replace(decided, warnings=(line,))
+            return replace(decided, warnings=track(run, settings))
+        except BaseException as error:
+            error.add_note(_how_to_go_on(run))
+            raise
+
+
+def rehearse(settings: Settings) -> Forecast:
+    """Everything but the engines: what the gate would run, what that takes, and whether it could promote at all."""
+    ready = make_ready(settings)
+    ready.log.unlink(missing_ok=True)
+    plan, runs_dir = ready.plan, Path(settings.runs_dir)
+    done = {arm.name: fullest(runs_dir, plan.fingerprint(arm.name))[1] if settings.reuse else 0 for arm in plan.arms}
+    speed = last_speed(runs_dir, plan.ingredients["baseline"])
+    return forecast(settings, plan.prepared, ready.golden.turns, plan.blocks, done, speed)
 
 
 def regate(run: RunFolder, settings: Settings) -> GateRun:
-    """Decide a stored run again, without an engine. Raises DataError when its golden turns are not there any more."""
+    """Decide a stored run again, without an engine. Raises DataError when its golden turns or its plan are not there
+    any more.
+    """
+    with run.locked():
+        golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+        pinned = run.config()["pinned"]
+        if golden.sha256 != pinned.get("golden_sha256"):
+            found = f"{pinned.get('golden_sha256')!s:.12}, got {golden.sha256[:12]} in {settings.golden_path}"
+            raise DataError(f"{run.path}: was run on golden set {found}; restore that version")
+        plan = plan_replay(settings, golden, run.plan())
+        if plan.sha256 != pinned.get("plan_sha256"):
+            found = f"{pinned.get('plan_sha256')!s:.12}, got {plan.sha256[:12]}"
+            raise DataError(f"{run.path / 'plan.jsonl'}: the plan that was run, {found}; restore it")
+        _name_strangers(run, plan)
+        records = [stored_arm(arm, run, len(plan.blocks)) for arm in plan.arms]
+        decided = _decide(run, settings, golden, plan.prepared, records)
+        return replace(decided, warnings=track(run, settings)) if run.finished else decided
+
+
+def track(run: RunFolder, settings: Settings) -> tuple[str, ...]:
+    """Log a decided run to MLflow and close it; what could not be logged comes back as a warning, and the decision
+    stands.
+    """
+    runs, warnings = [], []
+    try:
+        runs = tracking.log(run.path, settings.tracking)
+    except tracking.TrackingError as error:
+        warnings.append(str(error))
+    try:
+        run.finish({"experiment": settings.tracking.experiment, "runs": runs, "error": "".join(warnings)})
+    except OSError as error:
+        warnings.append(f"{error.filename}: {error.strerror}; the decision stands")
+    return tuple(warnings)
+
+
+def make_ready(settings: Settings) -> Ready:
+    """Everything before the first engine: dtypes that can run, golden turns as pinned, the model ready, the turns
+    rendered and cut into blocks. Raises DataError, EngineDied.
+    """
+    for treatment in (settings.baseline, *settings.candidates.values()):
+        refuse_impossible(treatment, settings.engine.platform)
     golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
-    pinned = run.config()["pinned"]["golden_sha256"]
-    if golden.sha256 != pinned:
-        found = f"golden set {pinned[:12]}, got {golden.sha256[:12]} in {settings.golden_path}"
-        raise DataError(f"{run.path}: was run on {found}; restore that version")
-    return decide_run(run, settings, golden, run.plan(), [stored_arm(arm, run) for arm in plan_arms(settings)])
+    log = Path(settings.cache_dir) / f"prepare-{os.getpid()}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    try:
+        return Ready(golden=golden, plan=plan_replay(settings, golden, prepare(settings, golden, log)), log=log)
+    except DataError:
+        log.unlink(missing_ok=True)  # the message says it all
+        raise
 
 
-def decide_run(
+def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack) -> RunFolder:
+    """The folder to run in, locked: one to go on with, or a new one. Raises DataError where ``resumed`` is no run to go
+    on with.
+    """
+    pinned = _pinned(settings, ready)
+    if resumed is not None:
+        lock.enter_context(resumed.locked())
+        if resumed.finished:
+            raise DataError(f"resume: a run that was broken off, got {resumed.path}, which is finished; use regate")
+        if changed := _changed(resumed, pinned, ready.plan):
+            raise DataError(f"{resumed.path}: the run that was begun, got {changed}; restore that, or start a new run")
+        _name_strangers(resumed, ready.plan)
+        return resumed
+    if (found := _broken_off(settings, pinned, ready.plan)) is not None:
+        with suppress(DataError):  # somebody else went on with it
+            lock.enter_context(found.locked())
+            _name_strangers(found, ready.plan)
+            return found
+    run = new_run(Path(settings.runs_dir), f"{datetime.now(UTC):%Y%m%dT%H%M%S}{_ending(settings)}")
+    lock.enter_context(run.locked())
+    run.write_config({**settings.config, "pinned": pinned, "attested": "not yet read back"})
+    return run
+
+
+def _broken_off(settings: Settings, pinned: Mapping[str, str], plan: ReplayPlan) -> RunFolder | None:
+    """The last run, where it asked the same and did not come to its end. One that other code or other turns were run in
+    is named and left alone.
+    """
+    for run in latest(Path(settings.runs_dir), _ending(settings)) if settings.reuse else ():
+        if run.finished:
+            return None
+        with suppress(DataError):  # a damaged folder, or one that is just being made
+            if _asked(run.config()) == _asked(settings.config):
+                changed = _changed(run, pinned, plan)
+                if changed:
+                    _log.warning("%s was broken off and is not taken up again: %s", run.path, changed)
+                return None if changed else run
+    return None
+
+
+def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration without what does not belong to the question."""
+    gate = {k: v for k, v in config["gate"].items() if k != "max_minutes"} if "gate" in config else {}
+    return {k: v for k, v in config.items() if k not in ("pinned", "attested", "resume", "dry_run")} | {"gate": gate}
+
+
+def _pinned(settings: Settings, ready: Ready) -> dict[str, str]:
+    return {
+        "golden_sha256": ready.golden.sha256,
+        "policy_sha256": policy_sha256(settings.policy),
+        "plan_sha256": ready.plan.sha256,
+        "arms_sha256": digest({name: dict(values) for name, values in ready.plan.ingredients.items()}),
+    }
+
+
+def _changed(run: RunFolder, pinned: Mapping[str, str], plan: ReplayPlan) -> str:
+    """What is not as it was when the run was begun (empty: nothing)."""
+    then = run.config()["pinned"]
+    if then == pinned:
+        return ""
+    for arm in plan.arms:
+        stored = run.arm(arm.name).identity().get("ingredients")
+        if stored and (found := differences(stored, plan.ingredients[arm.name])):
+            return found[0]
+    return "; ".join(differences(then, pinned))
+
+
+def _name_strangers(run: RunFolder, plan: ReplayPlan) -> None:
+    for name in run.strangers(arm.name for arm in plan.arms):
+        _log.warning("%s: not a file of this run; it is not read", run.path / name)
+
+
+def _how_to_go_on(run: RunFolder) -> str:
+    return f"the same command goes on with {run.path}, and so does: kvquant-eval gate resume={run.path}"
+
+
+def _decide(
     run: RunFolder, settings: Settings, golden: GoldenSet, prepared: Prepared, records: Sequence[ArmRecord]
 ) -> GateRun:
-    """Judge the records and write the decision, the tables and the reports."""
+    """Judge the records and write the tables, the reports and, last, the decision: where it is, all is."""
     pinned = run.config()["pinned"]
-    post_hoc = pinned["policy_sha256"] != policy_sha256(settings.policy)
+    post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)
     judgement = judge(settings, prepared, golden.turns, records)
     decided = document(judgement, settings, prepared, golden, post_hoc)
     head = {
@@ -73,22 +234,13 @@ def decide_run(
     }
     result = {**head, **decided}
     run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
-    write_json(run.path / "decision.json", result)
     tables.write(run.path, judgement, decided["model"], prepared)
     report.write(run.path, result, judgement, golden, prepared)
+    write_json(run.path / "decision.json", result)
     return GateRun(folder=run, document=result, judgement=judgement, golden=golden, prepared=prepared)
 
 
-def _stem(settings: Settings) -> str:
-    """``<UTC time>-<model>-<candidates>``, of letters that are safe in a file name."""
-    raw = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{settings.model.id.split('/')[-1]}-{'+'.join(settings.candidates)}"
-    return "".join(c if c.isalnum() or c in "-+._" else "-" for c in raw)[:120]
-
-
-def track(folder: RunFolder, settings: Settings) -> list[str]:
-    """Log a decided run to MLflow; what could not be logged comes back as a warning, and the decision stands."""
-    try:
-        tracking.log(folder.path, settings.tracking)
-    except tracking.TrackingError as error:
-        return [str(error)]
-    return []
+def _ending(settings: Settings) -> str:
+    """``-<model>-<candidates>``, of letters that are safe in a file name: a run is named by its UTC time and this."""
+    raw = f"-{settings.model.id.split('/')[-1]}-{'+'.join(settings.candidates)}"
+    return "".join(c if c.isalnum() or c in "-+._" else "-" for c in raw)[:105]

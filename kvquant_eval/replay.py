@@ -4,62 +4,98 @@ stopped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Timer
 from typing import Any
 
 from tqdm import tqdm
 
-from kvquant_eval.core.arms import Arm, fingerprint, plan_arms
+from kvquant_eval.core.arms import Arm, ingredients, plan_arms
 from kvquant_eval.core.attest import canonical_dtype, effective_dtype, judge_arm
-from kvquant_eval.core.codec import from_data, to_data
+from kvquant_eval.core.codec import digest, from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.judge import ArmRecord
-from kvquant_eval.core.plan import reorder
+from kvquant_eval.core.plan import make_blocks, plan_sha256, reorder
 from kvquant_eval.core.records import Block, BlockResult, GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import Child, EngineDied
-from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, reuse
+from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, reuse
 
 PACKAGE = Path(__file__).parent
 ARM_CODE = (*(PACKAGE / "worker").glob("*.py"), PACKAGE / "core" / "outcome.py")
 """The code that decides what stands in a journal."""
+RETRY_S = 1.0
+"""Pause before an engine that died is started again; doubled each time, for memory to come back."""
 
 
-def prepare(settings: Settings, golden: GoldenSet, run: RunFolder) -> Prepared:
+@dataclass(frozen=True)
+class ReplayPlan:
+    """What all arms replay, and what each arm's replays depend on (``ingredients``, by arm)."""
+
+    prepared: Prepared
+    blocks: Sequence[Block]
+    sha256: str
+    arms: Sequence[Arm]
+    ingredients: Mapping[str, Mapping[str, Any]]
+
+    def fingerprint(self, arm: str) -> str:
+        return digest(self.ingredients[arm])
+
+
+def plan_replay(settings: Settings, golden: GoldenSet, prepared: Prepared) -> ReplayPlan:
+    """Cut the rendered turns into blocks, the same for every arm."""
+    blocks, arms = make_blocks(prepared.turns, settings.sampling, settings.block_requests), plan_arms(settings)
+    sha256, code = plan_sha256(blocks), code_sha256(ARM_CODE)
+    return ReplayPlan(
+        prepared=prepared,
+        blocks=blocks,
+        sha256=sha256,
+        arms=arms,
+        ingredients={arm.name: ingredients(arm, settings, prepared, sha256, golden.sha256, code) for arm in arms},
+    )
+
+
+def prepare(settings: Settings, golden: GoldenSet, log: Path) -> Prepared:
     """Make the model ready and render the golden turns, in a child. Raises DataError, EngineDied."""
-    with Child(run.path / "prepare.log", settings.engine.timeout_s, settings.engine.env) as child:
-        answer = child.call(
-            "prepare",
-            preparer=settings.engine.preparer,
-            model=to_data(settings.model),
-            turns=[to_data(turn) for turn in golden.turns],
-            args=dict(settings.engine.args),
-            cache=settings.cache_dir,
-            treatments=[to_data(arm.treatment) for arm in plan_arms(settings)],
-        )
-    prepared = from_data(Prepared, answer, "prepare")
-    run.write_plan(prepared)
-    return prepared
+    for attempt in range(settings.engine.retries + 1):
+        try:
+            with Child(log, settings.engine.timeout_s, settings.engine.env) as child:
+                answer = child.call(
+                    "prepare",
+                    preparer=settings.engine.preparer,
+                    model=to_data(settings.model),
+                    turns=[to_data(turn) for turn in golden.turns],
+                    args=dict(settings.engine.args),
+                    cache=settings.cache_dir,
+                    treatments=[to_data(arm.treatment) for arm in plan_arms(settings)],
+                )
+            return from_data(Prepared, answer, "prepare")
+        except EngineDied:
+            if attempt == settings.engine.retries:
+                raise
+    raise AssertionError("unreachable: engine.retries is at least 0")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The replay stage of one run. ``children`` are the engines at work, so that an interrupted gate can end them."""
+    """The replay stage of one run. ``children`` are the engines at work, so that ``stop`` can end them.
+
+    ``deadline`` (``time.monotonic``, seconds) is when it stops by itself.
+    """
 
     settings: Settings
-    prepared: Prepared
-    blocks: Sequence[Block]
-    golden_sha256: str
+    plan: ReplayPlan
     run: RunFolder
+    deadline: float | None = None
     children: list[Child] = field(default_factory=list)
     stopped: Event = field(default_factory=Event)
 
-    def replay(self, arms: Sequence[Arm]) -> list[ArmRecord]:
+    def replay(self) -> list[ArmRecord]:
         """Run the arms, as many at a time as ``engine.slots`` has places."""
         slots: SimpleQueue[Mapping[str, str]] = SimpleQueue()
         for slot in self.settings.engine.slots:
@@ -72,47 +108,64 @@ class Stage:
             finally:
                 slots.put(slot)
 
+        clock = Timer(max(0.0, self.deadline - time.monotonic()) if self.deadline is not None else 0.0, self.stop)
         with ThreadPoolExecutor(len(self.settings.engine.slots)) as pool:
-            futures = [pool.submit(work, arm) for arm in arms]
+            futures = [pool.submit(work, arm) for arm in self.plan.arms]
             try:
+                if self.deadline is not None:
+                    clock.start()
                 return [future.result() for future in futures]
             except BaseException:
-                self.stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                for child in self.children:
-                    child.kill()
+                self.stop()
                 raise
+            finally:
+                clock.cancel()
+
+    def stop(self) -> None:
+        """End the engines at work, and let none begin. What is committed stays."""
+        self.stopped.set()
+        for child in list(self.children):
+            child.kill()
 
     def _arm(self, arm: Arm, slot: Mapping[str, str]) -> ArmRecord:
-        """Run what is missing of an arm; an engine that dies is started again ``engine.retries`` times."""
-        folder = self.run.arm(arm.name)
-        code = code_sha256(ARM_CODE)
-        mark = fingerprint(arm, self.settings, self.prepared, self.blocks, self.golden_sha256, code)
-        reused = reuse(self.run.path.parent, mark, folder)
-        identity = {"fingerprint": mark, "blocks_reused": reused}
-        folder.write_identity({**_identity(arm, self.settings, folder.facts()), **identity})
-        error = ""
-        for _ in range(self.settings.engine.retries + 1):
+        """Run what is missing of an arm. An engine that dies is started again, ``engine.retries`` times for each block
+        that it gets done.
+        """
+        folder, mark = self.run.arm(arm.name), self.plan.fingerprint(arm.name)
+        identity: dict[str, Any] = {"fingerprint": mark, "ingredients": dict(self.plan.ingredients[arm.name])}
+        folder.write_identity({**_identity(arm, self.settings, None), **identity})
+        runs_dir = self.run.path.parent if self.settings.reuse else None
+        done = reuse(runs_dir, folder)
+        identity["blocks_reused"] = done
+        error, deaths = "", 0
+        while not self.stopped.is_set():
+            folder.write_identity({**_identity(arm, self.settings, folder.facts()), **identity})
             try:
-                error = ""
                 self._missing(arm, folder, slot)
+                error = ""
                 break
             except EngineDied as died:
-                error = str(died)
+                before, done = done, len(folder.blocks())
+                deaths = deaths + 1 if done == before else 1
+                error = "" if self.stopped.is_set() else str(died)
+                if deaths > self.settings.engine.retries:
+                    break
+                self.stopped.wait(RETRY_S * 2 ** (deaths - 1))
         folder.write_identity({**_identity(arm, self.settings, folder.facts()), **identity, "error": error})
-        return stored_arm(arm, self.run)
+        return stored_arm(arm, self.run, len(self.plan.blocks))
 
     def _missing(self, arm: Arm, folder: ArmFolder, slot: Mapping[str, str]) -> None:
         """Replay the blocks that the journal does not have.
 
         An arm whose read-back shows another dtype than the requested one is not replayed: its facts are enough.
         """
-        settings, journal = self.settings, folder.journal
+        settings, journal, blocks = self.settings, folder.journal, self.plan.blocks
         journal.truncate_unfinished()
         done = {block.index for block in journal.blocks()}
-        order = self.blocks if arm.order_seed is None else reorder(self.blocks, arm.order_seed)
+        order = blocks if arm.order_seed is None else reorder(blocks, arm.order_seed)
         todo = [block for block in order if block.index not in done]
-        if not todo or self.stopped.is_set():
+        if not todo:
             return
         with (
             Child(folder.log, settings.engine.timeout_s, {**settings.engine.env, **slot}) as child,
@@ -128,15 +181,13 @@ class Stage:
                 return
             journal.begin(_identity(arm, settings, facts))
             for block in todo:
-                journal.commit(from_data(BlockResult, child.call("run", block=to_data(block)), "block"))
+                answer = child.call("run", settings.engine.stall_s, block=to_data(block))
+                journal.commit(_whole(block, from_data(BlockResult, answer, "block")))
                 progress.update()
-            counts = [block.second_rounding for block in journal.blocks()]
-            rounding = (sum(inexact for inexact, _ in counts), sum(seen for _, seen in counts))
-            folder.write_facts(replace(facts, second_rounding=rounding), _identity(arm, settings, facts))
 
     def _spec(self, arm: Arm) -> EngineSpec:
         return EngineSpec(
-            model=self.prepared.path,
+            model=self.plan.prepared.path,
             revision=None,
             treatment=arm.treatment,
             args={**arm.args, "trust_remote_code": self.settings.model.trust_remote_code},
@@ -144,11 +195,28 @@ class Stage:
         )
 
 
-def stored_arm(arm: Arm, run: RunFolder) -> ArmRecord:
-    """An arm as an earlier run left it."""
+def _whole(block: Block, result: BlockResult) -> BlockResult:
+    """The result, if it has one reply for each request, in order. Raises EngineDied for any other."""
+    asked = [(request.turn_id, request.measure, request.epoch) for request in block.requests]
+    got = [(replay.turn_id, replay.measure, replay.epoch) for replay in result.replays]
+    if result.index != block.index or got != asked:
+        raise EngineDied(f"engine, during run: block {block.index}: {len(asked)} replies asked for, got {len(got)}")
+    return result
+
+
+def stored_arm(arm: Arm, run: RunFolder, blocks: int) -> ArmRecord:
+    """An arm as a run left it; ``blocks`` is how many the plan has."""
     folder = run.arm(arm.name)
-    error = str(folder.identity().get("error", ""))
-    return ArmRecord(arm=arm, facts=folder.facts(), replays=folder.replays(), counts=folder.counts(), error=error)
+    done, facts = folder.blocks(), folder.facts()
+    inexact, seen = (sum(block.second_rounding[i] for block in done) for i in (0, 1))
+    return ArmRecord(
+        arm=arm,
+        facts=replace(facts, second_rounding=(inexact, seen)) if facts else None,
+        replays=tuple(replay for block in done for replay in block.replays),
+        counts=count(done),
+        error=str(folder.identity().get("error", "")),
+        unfinished=f"{len(done)} of {blocks} blocks are replayed" if len(done) < blocks else "",
+    )
 
 
 def _identity(arm: Arm, settings: Settings, facts: EngineFacts | None) -> dict[str, Any]:

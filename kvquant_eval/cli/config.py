@@ -25,6 +25,8 @@ from kvquant_eval.core.settings import EngineSettings, PlaceboKind, Settings, Tr
 R = TypeVar("R")
 
 PACKAGE = Path(__file__).parents[1]
+AUTO, NEVER = "auto", "never"
+"""What ``resume`` may be, beside a run folder."""
 OPEN = "engine.args."
 """Engine arguments are the engine's own: any key may be added there without Hydra's ``+``."""
 
@@ -63,11 +65,24 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str
     return cast("dict[str, Any]", data)
 
 
+def resumed(stored: Mapping[str, Any], composed: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration that a run was begun with, for ``resume=RUN_DIR``. Raises DataError for other overrides beside
+    it; only ``gate.max_minutes`` and ``dry_run`` may be new.
+    """
+    own = ("resume", "gate.max_minutes", "dry_run")
+    other = next((item for item in overrides if item.lstrip("+").split("=")[0] not in own), None)
+    if other is not None:
+        raise DataError(f"resume: a run goes on with its own configuration, got {other!r} beside it; leave it out")
+    gate = {**stored.get("gate", {}), "max_minutes": composed["gate"]["max_minutes"]}
+    return {**stored, "gate": gate, "dry_run": composed["dry_run"]}
+
+
 def build(data: Mapping[str, Any]) -> Settings:
     """Check the plain configuration and build the settings. Raises DataError with the place, the rule and the value."""
     try:
         scores = {name: workload["scores"] for name, workload in data["workloads"].items()}
         gate = dict(data["gate"])
+        minutes = gate.pop("max_minutes", None)
         return Settings(
             model=_record(ModelSpec, data["model"], "model"),
             engine=_record(EngineSettings, {**data["engine"], "platform": platform()}, "engine"),
@@ -80,6 +95,8 @@ def build(data: Mapping[str, Any]) -> Settings:
                 for name, kv in data.get("kv", {}).items()
             },
             placebo=from_data(PlaceboKind, gate.pop("placebo"), "gate.placebo"),
+            max_minutes=None if minutes is None else from_data(float, minutes, "gate.max_minutes"),
+            reuse=data.get("resume") != NEVER,
             policy=_record(Policy, {**gate, "scores": _score_policies(scores)}, "gate"),
             scorers={
                 w: {s: _scorer(v, f"workloads.{w}.scores.{s}") for s, v in named.items()} for w, named in scores.items()

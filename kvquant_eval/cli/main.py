@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,44 +17,56 @@ import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.cli import config
-from kvquant_eval.cli.table import show
+from kvquant_eval.cli.table import show, show_plan
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
-from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.runfolder import RunFolder
-from kvquant_eval.pipeline import GateRun, gate, regate, track
+from kvquant_eval.pipeline import GateRun, gate, regate, rehearse, track
 
 USAGE = """kvquant-eval: may this model run with that KV dtype?
 
-  kvquant-eval gate [key=value ...]   replay, compare, decide
+  kvquant-eval gate [key=value ...]   replay, compare, decide; dry_run=true only says what it would take
+  kvquant-eval gate resume=RUN_DIR    go on with a run that was broken off
   kvquant-eval regate RUN_DIR         decide a stored run again, without an engine
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
 exit status: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID, 2 bad input, 130/143 interrupted"""
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Interrupted(BaseException):
-    """SIGTERM or SIGHUP arrived; ``args[0]`` is its number."""
+    """SIGINT, SIGTERM or SIGHUP arrived; ``args[0]`` is its number."""
+
+
+class _Lines(logging.Handler):
+    """Warnings of the package as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _say(record.getMessage())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit status."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
+    logging.getLogger("kvquant_eval").handlers = [_Lines()]
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _parse(arguments)
     except DataError as error:
         return _complain(str(error), 2)
     except EngineDied as died:
-        return _complain(str(died), Decision.INVALID.exit_code)
+        return _complain(f"{died}\n{_notes(died)}", Decision.INVALID.exit_code)
     except OSError as error:
-        return _complain(f"{error.filename or 'system'}: {error.strerror or error}; make room or correct the path", 2)
-    except KeyboardInterrupt:
-        return _complain("interrupted; the same command takes up the finished blocks again", 130)
+        what = f"{error.filename or 'system'}: {error.strerror or error}; make room or correct the path"
+        return _complain("; ".join(filter(None, [what, _notes(error)])), 2)
     except Interrupted as error:
-        return _complain("terminated; the same command takes up the finished blocks again", 128 + int(error.args[0]))
+        line = "; ".join(filter(None, [signal.Signals(error.args[0]).name, _notes(error)]))
+        return _complain(line, 128 + int(error.args[0]))
 
 
 def _parse(arguments: list[str]) -> int:
@@ -65,39 +80,63 @@ def _parse(arguments: list[str]) -> int:
     for verb, about in (("regate", "decide a stored run again"), ("relog", "log a decided run to MLflow")):
         verbs.add_parser(verb, help=about).add_argument("run_dir", type=Path)
     options = parser.parse_args(arguments)
-    if options.verb != "gate":
-        run = RunFolder(options.run_dir.resolve())
-        settings = config.build(run.config())
-        return _conclude(regate(run, settings), settings) if options.verb == "regate" else _relog(run, settings)
-    data = config.compose(options.overrides, options.config_dir)
-    if options.cfg:
+    if options.verb == "gate":
+        return _gate(options.overrides, options.config_dir, options.cfg)
+    run = RunFolder(options.run_dir.resolve())
+    settings = config.build(run.config())
+    if options.verb == "regate":
+        return _conclude(regate(run, settings))
+    with run.locked():
+        warnings = track(run, settings)
+    return max((_complain(warning, 1) for warning in warnings), default=0)
+
+
+def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -> int:
+    data = config.compose(overrides, config_dir)
+    if show_config:
         sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
         return 0
+    resumed = None
+    if data["resume"] not in (config.AUTO, config.NEVER):
+        resumed = RunFolder(Path(str(data["resume"])).resolve())
+        data = config.resumed(resumed.config(), data, overrides)
     settings = config.build(data)
-    return _conclude(gate(settings), settings)
+    if data["dry_run"]:
+        return show_plan(rehearse(settings))
+    return _conclude(gate(settings, resumed))
 
 
-def _conclude(run: GateRun, settings: Settings) -> int:
-    """Tracking comes last: whatever becomes of it, the decision is on disk and stands."""
-    warnings = track(run.folder, settings)
-    show(run.document, run.folder.path)
-    for warning in warnings:
-        _complain(warning, 0)
+def _conclude(run: GateRun) -> int:
+    """The decision is on disk: a terminal that is gone does not change it."""
+    try:
+        show(run.document, run.folder.path)
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails too
+    for warning in run.warnings:
+        _say(warning)
     return run.judgement.decision.exit_code
 
 
-def _relog(run: RunFolder, settings: Settings) -> int:
-    for warning in track(run, settings):
-        return _complain(warning, 1)
-    return 0
-
-
 def _complain(line: str, status: int) -> int:
-    sys.stderr.write(f"kvquant-eval: {line}\n")
+    _say(line)
     return status
 
 
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody is there to read it
+        sys.stderr.write(f"kvquant-eval: {line}\n")
+        sys.stderr.flush()
+
+
+def _notes(error: BaseException) -> str:
+    return "; ".join(getattr(error, "__notes__", ()))
+
+
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The first signal ends the gate in order; a second one ends it at once, and its engines go with it."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
     raise Interrupted(number)
 
 

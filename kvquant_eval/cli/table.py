@@ -1,4 +1,4 @@
-"""The last thing a gate prints: one table a candidate, the decision, its reasons, and where the report is."""
+"""What a gate prints at its end: one table a candidate, the decision, its reasons, the report; and a dry run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from kvquant_eval.core.forecast import Forecast
+from kvquant_eval.core.records import Decision
 
 STYLES = {"PASS": "green", "PROMOTE": "green", "FAIL": "red", "HOLD": "red", "INVALID": "red", "INCONCLUSIVE": "yellow"}
 COLUMNS = ("class", "score", "n", "BF16", "candidate", "drop", "bound", "drops/gains", "placebo", "recovery", "verdict")
@@ -29,6 +32,29 @@ def show(document: Mapping[str, Any], folder: Path, console: Console | None = No
     for reason in document["reasons"]:
         console.print(Text(f"  {reason}"))
     console.print(Text(f"report: {folder / 'report.md'}"), soft_wrap=True)
+
+
+def show_plan(plan: Forecast, console: Console | None = None) -> int:
+    """Print what a gate would do; return the exit status that it could reach at best."""
+    console = console or Console()
+    table = Table(title=f"{plan.blocks} blocks an arm, a context of {plan.context:,} tokens", title_justify="left")
+    for column in ("class", "turns", "conversations", "longest (tokens)", "skipped", "could pass"):
+        table.add_column(column, justify="left" if column in ("class", "could pass") else "right")
+    for workload, lengths in plan.classes.items():
+        verdict = plan.best.classes[workload].verdict
+        numbers = (lengths.n_turns, lengths.n_conversations, lengths.longest, lengths.n_skipped)
+        table.add_row(Text(workload), *(f"{n:,}" for n in numbers), Text(verdict, style=STYLES[verdict]))
+    console.print(table)
+    todo = ", ".join(f"{arm} {count}" for arm, count in plan.todo.items())
+    time = (
+        "no earlier run here to tell the minutes from" if plan.minutes is None else f"about {plan.minutes:.0f} minutes"
+    )
+    console.print(Text(f"blocks to run: {todo}; at most {plan.tokens:,} tokens to compute, {time}"), soft_wrap=True)
+    decision = plan.best.decision
+    console.print(Text(f"a candidate that loses nothing: {decision}", style=f"bold {STYLES[decision]}"))
+    for reason in plan.best.reasons if decision is not Decision.PROMOTE else ():
+        console.print(Text(f"  {reason}"), soft_wrap=True)
+    return decision.exit_code
 
 
 def _table(model: Mapping[str, Any], candidate: Mapping[str, Any]) -> Table:

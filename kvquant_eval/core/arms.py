@@ -1,13 +1,13 @@
-"""Which arms a gate runs, and the fingerprint that says when an arm's replays may be used again."""
+"""Which arms a gate runs, and the ingredients that say when an arm's replays may be used again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvquant_eval.core.codec import digest, to_data
-from kvquant_eval.core.records import Block, KVTreatment, Prepared, Realisation, Role
+from kvquant_eval.core.codec import to_data
+from kvquant_eval.core.records import KVTreatment, Prepared, Realisation, Role
 from kvquant_eval.core.settings import PlaceboKind, Settings
 
 PLACEBO = KVTreatment(name="placebo", dtype="placebo", realisation=Realisation.REFERENCE)
@@ -67,29 +67,50 @@ def _other_batch(base: Arm) -> Arm:
     return replace(base, name="placebo", role=Role.CONTROL, args=args, accept=("scheduler_config.max_num_seqs",))
 
 
-def fingerprint(
-    arm: Arm, settings: Settings, prepared: Prepared, blocks: Sequence[Block], golden_sha256: str, code_sha256: str
-) -> str:
-    """sha256 over everything that can change the arm's replays, its role included: an arm is never compared with
-    itself.
+def ingredients(
+    arm: Arm, settings: Settings, prepared: Prepared, plan_sha256: str, golden_sha256: str, code_sha256: str
+) -> dict[str, Any]:
+    """Everything that can change an arm's replays, its role included: an arm is never compared with itself.
 
-    ``code_sha256`` stands for the code that runs inside the arm.
+    ``plan_sha256`` stands for the blocks, ``code_sha256`` for the code that runs inside the arm. The digest of the
+    whole is the arm's fingerprint.
     """
-    return digest(
-        {
-            "role": arm.role,
-            "treatment": to_data(arm.treatment),
-            "args": dict(arm.args),
-            "order_seed": arm.order_seed,
-            "engine": settings.engine.engine,
-            "env": dict(settings.engine.env),
-            "top_logprobs": settings.engine.top_logprobs,
-            "model": [settings.model.id, settings.model.revision, prepared.weights_sha256, prepared.template_sha256],
-            "trust_remote_code": settings.model.trust_remote_code,
-            "device": prepared.device,
-            "versions": dict(prepared.versions),
-            "golden": golden_sha256,
-            "blocks": [to_data(block) for block in blocks],
-            "code": code_sha256,
-        }
-    )
+    return {
+        "role": str(arm.role),
+        "treatment": to_data(arm.treatment),
+        "args": dict(arm.args),
+        "order_seed": arm.order_seed,
+        "engine": settings.engine.engine,
+        "env": dict(settings.engine.env),
+        "top_logprobs": settings.engine.top_logprobs,
+        "model": [settings.model.id, settings.model.revision, prepared.weights_sha256, prepared.template_sha256],
+        "trust_remote_code": settings.model.trust_remote_code,
+        "device": prepared.device,
+        "versions": dict(prepared.versions),
+        "golden": golden_sha256,
+        "plan": plan_sha256,
+        "code": code_sha256,
+    }
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What changed between two arms' ingredients, a short clause each: ``versions.vllm: 0.31.0, now 0.32.0``."""
+    left, right = _flat(then), _flat(now)
+    return [
+        f"{key}: {_short(left.get(key))}, now {_short(right.get(key))}"
+        for key in sorted(left.keys() | right.keys())
+        if left.get(key) != right.get(key)
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _short(value: Any) -> str:
+    """A value in a message: hashes by their first digits, the rest cut."""
+    text = str(value)
+    return text[:12] if len(text) == 64 else text[:60]

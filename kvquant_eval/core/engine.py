@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,8 +12,11 @@ from kvquant_eval.core.records import MEASURED, Block, BlockResult, Json, KVTrea
 class Engine(Protocol):
     """An engine with one KV treatment, started by constructing it with an ``EngineSpec``."""
 
-    def run(self, block: Block) -> BlockResult:
-        """Replay one block from an empty prefix cache: one ``Replay`` for each of ``block.requests``, in order."""
+    def run(self, block: Block, beat: Callable[[], None]) -> BlockResult:
+        """Replay one block from an empty prefix cache: one ``Replay`` for each of ``block.requests``, in order.
+
+        ``beat`` is called at every step that makes headway: an engine silent for ``engine.stall_s`` is taken for dead.
+        """
         ...
 
     def facts(self) -> EngineFacts:

@@ -101,8 +101,9 @@ def _join(
 ) -> tuple[Decision, tuple[str, ...]]:
     """The classes' verdicts to a decision. Under ``zero_flags`` only the hardest class decides."""
     invalid = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.invalid)
-    if invalid:
-        return Decision.INVALID, invalid
+    unfinished = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.unfinished)
+    if invalid or unfinished:
+        return (Decision.INVALID, invalid) if invalid else (Decision.INCONCLUSIVE, unfinished)
     deciding = [policy.hardest] if policy.rule is Rule.ZERO_FLAGS else list(classes)
     for verdict, decision in ((Verdict.FAIL, Decision.HOLD), (Verdict.INCONCLUSIVE, Decision.INCONCLUSIVE)):
         reasons = tuple(f"{w}: {r}" for w in deciding if classes[w].verdict is verdict for r in classes[w].reasons)

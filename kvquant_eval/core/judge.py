@@ -40,8 +40,8 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRecord:
-    """What an arm left behind. ``error`` is why it did not finish (empty: it did); ``counts`` as
-    ``io.runfolder.count``.
+    """What an arm left behind. ``error`` is how its engine died, ``unfinished`` what is still to do (empty: nothing of
+    the kind); ``counts`` as ``io.runfolder.count``.
     """
 
     arm: Arm
@@ -49,6 +49,7 @@ class ArmRecord:
     replays: tuple[Replay, ...]
     counts: Mapping[str, float]
     error: str = ""
+    unfinished: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,7 @@ def judge(
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in _baseline_findings(r)]
+    shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in _unfinished(r)]
     results: dict[str, CandidateResult] = {}
     deltas: dict[str, tuple[ScoreDelta, ...]] = {}
     for role in (Role.CONTROL, Role.CANDIDATE):
@@ -83,6 +85,7 @@ def judge(
                 unanswered = _unanswered(settings, prepared, base, record)
                 deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name], unanswered)
                 findings = [*shared, *_arm_findings(record, base, settings)]
+                findings += _unfinished(record) if role is Role.CANDIDATE else []
                 results[name] = decide(deltas[name], settings.policy, headroom[base.arm.name], skipped, findings)
         shared += _held_controls(results) if role is Role.CONTROL else []
     counted = settings.policy.require or tuple(settings.candidates)
@@ -147,7 +150,7 @@ def _baseline_findings(record: ArmRecord) -> list[Finding]:
     """A baseline that is quantized, ran another dtype, did not finish, or cannot speak, is no baseline."""
     name = record.arm.name
     if record.facts is None or record.error:
-        return [Finding(where=name, what=record.error or "the engine did not start", invalid=True)]
+        return _dead(record)
     findings = judge_arm(name, record.arm.treatment, record.facts)
     findings += [*judge_baseline(name, record.facts), *_preempted(record)]
     forced = [golden_likelihood(r.logprobs) for r in record.replays if r.measure is Measure.FORCED and r.logprobs]
@@ -165,7 +168,7 @@ def _baseline_findings(record: ArmRecord) -> list[Finding]:
 def _arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> list[Finding]:
     name = record.arm.name
     if record.facts is None or record.error:
-        return [Finding(where=name, what=record.error or "the engine did not start", invalid=True)]
+        return _dead(record)
     findings = judge_arm(name, record.arm.treatment, record.facts)
     if baseline.facts is not None:
         accepted = (*settings.policy.accept_differences, *record.arm.accept)
@@ -175,6 +178,19 @@ def _arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) ->
         what = "not applied: every token and logprob equals the baseline's, bit for bit"
         findings.append(Finding(where=name, what=what, invalid=True))
     return [*findings, *_preempted(record)]
+
+
+def _dead(record: ArmRecord) -> list[Finding]:
+    """An engine that died. One that was not started because the gate was stopped before is only unfinished."""
+    if record.unfinished and not record.error:
+        return []
+    return [Finding(where=record.arm.name, what=record.error or "the engine did not start", invalid=True)]
+
+
+def _unfinished(record: ArmRecord) -> list[Finding]:
+    if not record.unfinished:
+        return []
+    return [Finding(where=record.arm.name, what=record.unfinished, invalid=False, unfinished=True)]
 
 
 def _preempted(record: ArmRecord) -> list[Finding]:

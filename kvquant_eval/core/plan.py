@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from kvquant_eval.core.codec import to_json
 from kvquant_eval.core.records import Block, Measure, RenderedTurn, ReplayRequest, Sampling
 
 BLOCK_REQUESTS = 64
@@ -42,6 +43,14 @@ def reorder(blocks: Sequence[Block], seed: int) -> tuple[Block, ...]:
     shuffled = list(blocks)
     random.Random(seed).shuffle(shuffled)
     return tuple(shuffled)
+
+
+def plan_sha256(blocks: Iterable[Block]) -> str:
+    """sha256 (hex) over every request of every block: what all arms replay."""
+    total = hashlib.sha256()
+    for block in blocks:
+        total.update(to_json(block).encode() + b"\n")
+    return total.hexdigest()
 
 
 def request_seed(seed: int, turn_id: str, epoch: int) -> int:

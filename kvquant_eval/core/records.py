@@ -277,11 +277,14 @@ class ScoreDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something the attestation or the comparison found. ``invalid`` findings forbid any verdict."""
+    """Something the attestation or the comparison found. ``invalid`` findings forbid any verdict, ``unfinished`` ones
+    forbid PROMOTE and HOLD for now.
+    """
 
     where: str
     what: str
     invalid: bool
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,7 +307,8 @@ class ModelSpec:
 class Prepared:
     """A model made ready and the golden turns rendered with it: what all arms share.
 
-    ``path`` is what the engine loads; the hashes are sha256 (hex) of the weights and of the chat template's text.
+    ``path`` is what the engine loads; the hashes are sha256 (hex) of the weights and of the chat template's text;
+    ``context`` is how many tokens a turn may have, prompt and reply together.
     """
 
     path: str
@@ -313,4 +317,5 @@ class Prepared:
     device: str
     versions: Mapping[str, str]
     kv_cache_scheme: bool
+    context: int = 0
     turns: tuple[RenderedTurn, ...]

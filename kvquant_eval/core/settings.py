@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,12 +28,13 @@ class PlaceboKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """Which engine, how it is started, and how long one answer may take (seconds).
+    """Which engine, how it is started, and when it is taken for dead.
 
-    ``engine`` and ``preparer`` are ``module:name``; ``args`` go to the engine as they are, the same in every arm;
-    ``retries`` is how often a dead engine is started again. ``slots`` are places for arms to run side by side, each
-    with the environment that keeps it to its own cores or devices; ``env`` holds for all of them. Where an arm runs is
-    no part of its fingerprint.
+    ``engine`` and ``preparer`` are ``module:name``; ``args`` go to the engine as they are, the same in every arm.
+    ``timeout_s`` bounds its start and every short answer, ``stall_s`` the time without a token in a block (seconds);
+    ``retries`` is how often a dead engine is started again before it has finished another block. ``slots`` are places
+    for arms to run side by side, each with the environment that keeps it to its own cores or devices; ``env`` holds for
+    all of them. Where an arm runs is no part of its fingerprint.
     """
 
     engine: str
@@ -40,7 +42,8 @@ class EngineSettings:
     args: Mapping[str, Any]
     platform: str
     timeout_s: float = 1800.0
-    retries: int = 1
+    stall_s: float = 600.0
+    retries: int = 2
     top_logprobs: int = 20
     env: Mapping[str, str] = field(default_factory=dict)
     slots: tuple[Mapping[str, str], ...] = ({},)
@@ -57,7 +60,11 @@ class TrackingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One gate. ``config`` is the resolved configuration as plain data, for the run folder and the fingerprints."""
+    """One gate. ``config`` is the resolved configuration as plain data, for the run folder.
+
+    ``reuse``: finished blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself (None:
+    never), to be gone on with later.
+    """
 
     model: ModelSpec
     engine: EngineSettings
@@ -73,6 +80,8 @@ class Settings:
     runs_dir: str
     cache_dir: str
     config: Mapping[str, Any]
+    reuse: bool = True
+    max_minutes: float | None = None
 
     def __post_init__(self) -> None:
         if not self.candidates:
@@ -80,6 +89,8 @@ class Settings:
         taken = next((name for name in self.candidates if name in RESERVED), None)
         if taken:
             raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {taken!r}; give it another name")
+        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
+            raise DataError(f"gate.max_minutes: minutes above 0, got {self.max_minutes}; correct it or leave it out")
         sampling = self.sampling
         if sampling.temperature < 0 or 0 < sampling.temperature < 0.01:
             rule = "0 or at least 0.01 (vLLM clamps what is between)"

@@ -1,8 +1,10 @@
 """The journal of an arm: replays on disk, committed block by block, append-only.
 
 The first line says whose replays these are: ``{"journal": 1, "model": ..., "kv_requested": ..., ...}``. Then each block
-is its replays, one JSON line each, and a commit line ``{"commit": index, "n": ..., ..., "sha256": ...}`` over the lines
-before it and over itself. Lines that no commit line covers are of a block that was not finished: it is run again whole.
+is its replays, one JSON line each, and a commit line ``{"commit": index, "arm": ..., "n": ..., ..., "sha256": ...}``
+over the lines before it and over itself. ``arm`` is the fingerprint of everything that can change the replays: blocks
+of another arm, model, engine or golden set are recognised. Lines that no commit line covers are of a block that was not
+finished: it is run again whole.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.codec import from_json, to_json
+from kvquant_eval.core.codec import DataError, from_json, to_json
 from kvquant_eval.core.records import BlockResult, Replay
 
 VERSION = 1
@@ -22,10 +24,10 @@ HEADER, COMMIT = '{"journal"', '{"commit"'
 
 
 class Journal:
-    """An append-only file of finished blocks."""
+    """An append-only file of the finished blocks of the arm with this fingerprint."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, fingerprint: str = "") -> None:
+        self.path, self.fingerprint = path, fingerprint
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         """Write the header of a new journal; one that has lines already keeps the header it has."""
@@ -37,6 +39,7 @@ class Journal:
         lines = [to_json(replay) for replay in result.replays]
         mark = {
             "commit": result.index,
+            "arm": self.fingerprint,
             "n": len(lines),
             "preemptions": result.preemptions,
             "seconds": round(result.seconds, 3),
@@ -47,7 +50,7 @@ class Journal:
     def blocks(self) -> Iterator[BlockResult]:
         """The committed blocks in file order; an unfinished tail and damaged blocks are passed over.
 
-        Raises DataError where a replay is as it was written, but no replay.
+        Raises DataError for a whole block of another arm, and where a replay is as it was written, but no replay.
         """
         if not self.path.exists():
             return
@@ -90,6 +93,12 @@ class Journal:
             return None
         if _commit_line(mark, lines) != commit_line:
             return None
+        if mark.get("arm") != self.fingerprint:
+            theirs, ours = str(mark.get("arm"))[:12], self.fingerprint[:12]
+            raise DataError(
+                f"{self.path}: replays of the arm {ours}, got block {mark['commit']} of the arm {theirs}; "
+                "put the file back where it belongs, or remove it"
+            )
         replays = tuple(from_json(Replay, line, str(self.path)) for line in lines)
         return BlockResult(
             index=mark["commit"],

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,18 @@ import yaml
 
 from kvquant_eval.core.codec import DataError, from_json, to_json
 from kvquant_eval.core.engine import EngineFacts
+from kvquant_eval.core.forecast import Speed
 from kvquant_eval.core.records import BlockResult, Prepared, RenderedTurn, Replay
 from kvquant_eval.io.journal import Journal
+
+TEMPORARY = ".tmp"
+MARK = "tracking.json"
+"""What became of the tracking, written last: a run that has it is finished."""
+OWN_FILES = frozenset(
+    {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "turns.parquet", "deltas.parquet"}
+    | {"decision.json", "report.md", "report.html", "junit.xml", "lock", MARK}
+)
+ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 
 
 @dataclass(frozen=True)
@@ -32,13 +44,15 @@ class ArmFolder:
 
     @property
     def journal(self) -> Journal:
-        return Journal(self.path / "replays.jsonl")
+        return Journal(self.path / "replays.jsonl", str(self.identity().get("fingerprint", "")))
 
     def identity(self) -> dict[str, Any]:
         """What ``arm.json`` says; empty when there is none that can be read."""
         return _read_object(self.path / "arm.json")
 
     def write_identity(self, identity: dict[str, Any]) -> None:
+        """The first thing that is written of an arm."""
+        self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "arm.json", identity)
 
     def facts(self) -> EngineFacts | None:
@@ -51,14 +65,17 @@ class ArmFolder:
     def write_facts(self, facts: EngineFacts, identity: dict[str, Any]) -> None:
         write_json(self.path / "engine.json", {**identity, "facts": json.loads(to_json(facts))})
 
-    def replays(self) -> tuple[Replay, ...]:
-        """All committed replays, in the order of the block index: the same whatever order they ran in."""
-        blocks = sorted(self.journal.blocks(), key=lambda block: block.index)
-        return tuple(replay for block in blocks for replay in block.replays)
+    def blocks(self) -> list[BlockResult]:
+        """The committed blocks by index: the same whatever order they ran in.
 
-    def counts(self) -> dict[str, float]:
-        """Sums over the committed blocks: seconds, preemptions, and tokens by kind."""
-        return count(self.journal.blocks())
+        Without the most probable tokens of each step, which take twenty times the memory of all the rest: what needs
+        them reads the journal block by block.
+        """
+        return sorted((_lean(block) for block in self.journal.blocks()), key=lambda block: block.index)
+
+    def replays(self) -> tuple[Replay, ...]:
+        """All committed replays, in the order of ``blocks``."""
+        return tuple(replay for block in self.blocks() for replay in block.replays)
 
 
 @dataclass(frozen=True)
@@ -71,10 +88,41 @@ class RunFolder:
     def run_id(self) -> str:
         return self.path.name
 
+    @property
+    def finished(self) -> bool:
+        return (self.path / MARK).exists()
+
+    def finish(self, tracking: dict[str, Any]) -> None:
+        write_json(self.path / MARK, tracking)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time. Raises DataError when another one is at work; a dead one holds nothing."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise DataError(
+                f"{self.path}: one process at a time, got another one at work here; wait for it, or start a new run"
+            ) from None
+        finally:
+            os.close(descriptor)
+
+    def strangers(self, arms: Iterable[str]) -> list[str]:
+        """Files that are of no run, as paths inside the folder: they are never read."""
+        allowed = dict.fromkeys(arms, ARM_FILES)
+        top = {path.name for path in self.path.iterdir()} - OWN_FILES
+        found = {f"arms/{path.name}" for path in self.path.glob("arms/*") if path.name not in allowed}
+        inside = {
+            f"arms/{path.parent.name}/{path.name}"
+            for path in self.path.glob("arms/*/*")
+            if path.name not in allowed.get(path.parent.name, {path.name})
+        }
+        return sorted(name for name in top | found | inside if not name.endswith(TEMPORARY))
+
     def arm(self, name: str) -> ArmFolder:
-        folder = self.path / "arms" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        return ArmFolder(folder)
+        return ArmFolder(self.path / "arms" / name)
 
     def write_config(self, config: dict[str, Any]) -> None:
         _atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
@@ -86,28 +134,25 @@ class RunFolder:
         except (OSError, ValueError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise DataError(f"{path}: the configuration of a run, got {reason}; name a run folder") from None
-        if not isinstance(config, dict) or "pinned" not in config:
+        if not isinstance(config, dict) or not isinstance(config.get("pinned"), dict):
             raise DataError(f"{path}: the configuration of a run, got one without 'pinned'; name a run folder")
         return {str(key): value for key, value in config.items()}
 
     def write_plan(self, prepared: Prepared) -> None:
         """``prepared.json`` without the turns, and ``plan.jsonl``: the rendered turns, one a line."""
-        data = json.loads(to_json(prepared))
-        turns = data.pop("turns")
+        data = json.loads(to_json(replace(prepared, turns=())))
         write_json(self.path / "prepared.json", data)
-        _atomic(self.path / "plan.jsonl", "".join(json.dumps(turn) + "\n" for turn in turns))
+        _atomic(self.path / "plan.jsonl", "".join(to_json(turn) + "\n" for turn in prepared.turns))
 
     def plan(self) -> Prepared:
         path = self.path / "plan.jsonl"
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
-            data = json.loads((self.path / "prepared.json").read_text(encoding="utf-8"))
+            data = (self.path / "prepared.json").read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: the plan of a run, got {error}; name a run folder") from None
-        turns = [from_json(RenderedTurn, line, f"{path}:{n}") for n, line in enumerate(lines, 1)]
-        return from_json(
-            Prepared, json.dumps({**data, "turns": json.loads(f"[{','.join(map(to_json, turns))}]")}), str(path)
-        )
+        turns = tuple(from_json(RenderedTurn, line, f"{path}:{n}") for n, line in enumerate(lines, 1))
+        return replace(from_json(Prepared, data, str(self.path / "prepared.json")), turns=turns)
 
 
 def new_run(runs_dir: Path, stem: str) -> RunFolder:
@@ -122,14 +167,17 @@ def new_run(runs_dir: Path, stem: str) -> RunFolder:
     raise DataError(f"{runs_dir}: room for another run named {stem}, got 999 of them; remove some")
 
 
-def reuse(runs_dir: Path, fingerprint: str, into: ArmFolder) -> int:
-    """Copy the fullest earlier journal of the same fingerprint ``into`` an arm; return how many blocks it has (0:
-    none). Damaged arms are passed over.
-    """
+def latest(runs_dir: Path, ending: str) -> list[RunFolder]:
+    """The runs named ``<time><ending>``, the newest first."""
+    found = [path for path in runs_dir.glob("*") if ending in path.name and path.is_dir()]
+    return [RunFolder(path) for path in sorted(found, key=_made, reverse=True)]
+
+
+def fullest(runs_dir: Path, fingerprint: str, besides: Path | None = None) -> tuple[ArmFolder | None, int]:
+    """The arm of this fingerprint that has the most finished blocks, and how many; damaged arms are passed over."""
     best, most = None, 0
-    for folder in sorted(runs_dir.glob("*/arms/*"), key=lambda path: path.stat().st_mtime, reverse=True):
-        arm = ArmFolder(folder)
-        if folder == into.path or arm.identity().get("fingerprint") != fingerprint:
+    for arm in _arms(runs_dir, besides):
+        if arm.identity().get("fingerprint") != fingerprint:
             continue
         try:
             blocks = 0 if arm.facts() is None else sum(1 for _ in arm.journal.blocks())
@@ -137,12 +185,47 @@ def reuse(runs_dir: Path, fingerprint: str, into: ArmFolder) -> int:
             continue
         if blocks > most:
             best, most = arm, blocks
-    if best is not None:
-        for name in ("replays.jsonl", "engine.json", "engine.log"):
-            if (best.path / name).exists():
-                shutil.copyfile(best.path / name, into.path / name)
-        into.journal.truncate_unfinished()
+    return best, most
+
+
+def reuse(runs_dir: Path | None, into: ArmFolder) -> int:
+    """Copy the fullest journal of the same fingerprint in ``runs_dir`` (None: look nowhere) ``into`` an arm, where it
+    has more than the arm's own; return how many blocks the arm has then.
+    """
+    own = len(into.blocks())
+    best, most = (None, 0) if runs_dir is None else fullest(runs_dir, into.identity()["fingerprint"], into.path)
+    if best is None or most <= own:
+        return own
+    for name in ("engine.json", "engine.log", "replays.jsonl"):
+        if (best.path / name).exists():
+            shutil.copyfile(best.path / name, into.path / f"{name}{TEMPORARY}")
+            (into.path / f"{name}{TEMPORARY}").replace(into.path / name)
+    into.journal.truncate_unfinished()
     return most
+
+
+def last_speed(runs_dir: Path, like: Mapping[str, Any]) -> Speed | None:
+    """The speed of the last arm of the same model, device and versions as an arm's ingredients say."""
+    same = ("model", "device", "versions")
+    for arm in _arms(runs_dir, None):
+        stored = arm.identity().get("ingredients")
+        if not isinstance(stored, dict) or any(stored.get(key) != like[key] for key in same):
+            continue
+        with contextlib.suppress(DataError):
+            counted = count(arm.journal.blocks())
+            computed = counted["prompt_tokens"] - counted["cached_tokens"] + counted["decoded_tokens"]
+            if computed > 0:
+                return Speed(
+                    seconds_per_token=counted["seconds"] / computed,
+                    cached_share=counted["cached_tokens"] / max(1.0, counted["prompt_tokens"]),
+                )
+    return None
+
+
+def _arms(runs_dir: Path, besides: Path | None) -> list[ArmFolder]:
+    """Every arm of every run, the last written first."""
+    folders = [path for path in runs_dir.glob("*/arms/*") if path != besides]
+    return [ArmFolder(path) for path in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
 def earlier_decisions(folder: Path, identity_sha256: str) -> int:
@@ -198,8 +281,12 @@ def _made(folder: Path) -> list[str | int]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", folder.name)]
 
 
+def _lean(block: BlockResult) -> BlockResult:
+    return replace(block, replays=tuple(replace(replay, top=()) for replay in block.replays))
+
+
 def _atomic(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY)
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

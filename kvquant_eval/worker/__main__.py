@@ -2,19 +2,22 @@
 
 ``python -m kvquant_eval.worker IN OUT LIFE``, three file descriptors. Standard output and error belong to the engine's
 log. Requests are ``{"op": "prepare" | "open" | "run" | "facts" | "close", ...}``; an answer is ``{"ok": ...}``,
-``{"bad_input": line}`` for what the user must correct, or ``{"error": line}``. LIFE is never written to: when it
-closes, the parent is gone, and this process takes its whole group (engine children too) with it.
+``{"bad_input": line}`` for what the user must correct, or ``{"error": line}``. An empty line before it is a sign of
+life. LIFE is never written to: when it closes, the parent is gone, and this process takes its whole group (engine
+children too) with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,19 +26,36 @@ from kvquant_eval.core.codec import DataError, from_data, to_data
 from kvquant_eval.core.engine import Engine, EngineSpec
 from kvquant_eval.core.records import Block, GoldenTurn, KVTreatment, ModelSpec
 
+BEAT_S = 1.0
+
 
 def main(argv: list[str]) -> int:
     """Serve until ``close`` or the end of input."""
     source, sink, life = (int(argument) for argument in argv)
     threading.Thread(target=_die_with_parent, args=(life,), daemon=True).start()
+    with contextlib.suppress(OSError):  # where memory runs out, the system ends an engine rather than the gate
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     with os.fdopen(source, encoding="utf-8") as requests, os.fdopen(sink, "w", encoding="utf-8") as answers:
-        for answer in _serve(requests):
+        for answer in _serve(requests, _Beat(answers)):
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
     return 0
 
 
-def _serve(requests: TextIO) -> Iterator[dict[str, Any]]:
+class _Beat:
+    """Tells the parent, at most once a second, that the engine makes headway."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self.answers, self.last = answers, 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() - self.last >= BEAT_S:
+            self.last = time.monotonic()
+            self.answers.write("\n")
+            self.answers.flush()
+
+
+def _serve(requests: TextIO, beat: Callable[[], None]) -> Iterator[dict[str, Any]]:
     engine: Engine | None = None
     for line in requests:
         request = json.loads(line)
@@ -54,7 +74,7 @@ def _serve(requests: TextIO) -> Iterator[dict[str, Any]]:
             elif engine is None:
                 yield {"error": f"{operation}: no engine is open"}
             elif operation == "run":
-                yield {"ok": to_data(engine.run(from_data(Block, request["block"], "block")))}
+                yield {"ok": to_data(engine.run(from_data(Block, request["block"], "block"), beat))}
             else:
                 yield {"ok": to_data(engine.facts())}
         except DataError as error:

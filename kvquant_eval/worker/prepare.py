@@ -51,6 +51,7 @@ def prepare(
         device=device_name(),
         versions=versions(),
         kv_cache_scheme=bool((config.get("quantization_config") or {}).get("kv_cache_scheme")),
+        context=limit,
         turns=tuple(render(tokenizer, template, turn, limit) for turn in turns),
     )
 

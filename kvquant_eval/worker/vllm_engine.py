@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm import LLM, RequestOutput, SamplingParams, TokensPrompt
@@ -55,12 +55,12 @@ class VllmEngine:
         if reference:
             self.llm.collective_rpc("kv_install", args=(treatment.dtype, list(treatment.skip_layers)))
 
-    def run(self, block: Block) -> BlockResult:
+    def run(self, block: Block, beat: Callable[[], None]) -> BlockResult:
         """See ``Engine.run``. Raises RuntimeError when the prefix cache cannot be reset or replies are missing."""
         if not self.llm.reset_prefix_cache():
             raise RuntimeError(f"block {block.index}: the engine refused to reset its prefix cache")
         preempted, rounded, started = self._preemptions(), self._rounding(), time.monotonic()
-        replays = [replay for wave in block.waves if wave for replay in self._wave(wave)]
+        replays = [replay for wave in block.waves if wave for replay in self._wave(wave, beat)]
         seconds, now = time.monotonic() - started, self._rounding()
         return BlockResult(
             index=block.index,
@@ -98,7 +98,7 @@ class VllmEngine:
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()
 
-    def _wave(self, wave: Sequence[ReplayRequest]) -> list[Replay]:
+    def _wave(self, wave: Sequence[ReplayRequest], beat: Callable[[], None]) -> list[Replay]:
         """Hand over all requests while the scheduler stands still: what shares a step must not depend on how fast they
         arrive.
         """
@@ -109,7 +109,11 @@ class VllmEngine:
             use_tqdm=False,
         )
         self.llm.wake_up(["scheduling"])
-        outputs: list[RequestOutput] = self.llm.wait_for_completion(RequestOutput, use_tqdm=False)
+        outputs: list[RequestOutput] = []
+        while self.llm.llm_engine.has_unfinished_requests():
+            outputs += [output for output in self.llm.llm_engine.step() if output.finished]
+            beat()
+        outputs.sort(key=lambda output: int(output.request_id))  # in the order of the wave
         if len(outputs) != len(wave):
             raise RuntimeError(f"the engine returned {len(outputs)} of {len(wave)} replies")
         return [_replay(request, output) for request, output in zip(wave, outputs, strict=True)]

@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
 from kvquant_eval.core.records import (
@@ -61,8 +64,8 @@ class FakeEngine:
         if self.fault == "does_not_start":
             raise RuntimeError("no memory for the KV cache")
 
-    def run(self, block: Block) -> BlockResult:
-        self._plant_before(block)
+    def run(self, block: Block, beat: Callable[[], None] = lambda: None) -> BlockResult:
+        self._plant_before(block, beat)
         self.first = self.first if self.runs else block.index
         golden = {r.turn_id: r.forced_ids for r in block.requests if r.measure is Measure.FORCED}
         replays = [self._replay(request, golden[request.turn_id], block.index) for request in block.requests]
@@ -100,23 +103,34 @@ class FakeEngine:
         if self.fault == "dies_on_close":
             os._exit(1)
 
-    def _plant_before(self, block: Block) -> None:
-        """Faults that end or stop the process; ``slow`` leaves time to kill the parent."""
+    def _plant_before(self, block: Block, beat: Callable[[], None]) -> None:
+        """Faults that end the process or take time; ``slow`` leaves time to kill the parent."""
+        self._end(block)
+        if self.fault == "raises_in_block_1" and block.index == 1:
+            raise RuntimeError("EngineDeadError")
+        if self.fault == "hangs":
+            time.sleep(600)
+        if self.fault == "plods":  # longer than the patience of its test, but with signs of life
+            for _ in range(3):
+                time.sleep(1.0)
+                beat()
+        if self.fault == "slow" or "slow" in self.spec.args:
+            time.sleep(float(self.spec.args.get("slow", 0.2)))
+
+    def _end(self, block: Block) -> None:
         if self.fault == "dies_in_block_1" and block.index == 1:
             sys.stderr.write("CUDA error: an illegal memory access was encountered\n")
             sys.stderr.flush()
             os._exit(139)
+        if self.fault == "killed_for_memory" and block.index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "dies_in_every_block" and self.runs == 1:
+            os._exit(1)
         if self.fault == "dies_once" and block.index == 1:
             marker = Path(self.spec.args["marker"])
             if not marker.exists():
                 marker.touch()
                 os._exit(1)
-        if self.fault == "raises_in_block_1" and block.index == 1:
-            raise RuntimeError("EngineDeadError")
-        if self.fault == "hangs":
-            time.sleep(600)
-        if self.fault == "slow" or "slow" in self.spec.args:
-            time.sleep(float(self.spec.args.get("slow", 0.2)))
 
     def _layer(self, index: int) -> LayerFacts:
         treatment = self.spec.treatment
@@ -234,8 +248,18 @@ def prepare(
         device="none",
         versions=VERSIONS,
         kv_cache_scheme=False,
+        context=limit,
         turns=tuple(_render(turn, limit) for turn in turns),
     )
+
+
+def prepare_newer(*arguments: Any) -> Prepared:
+    """As ``prepare``, with a newer engine installed."""
+    return replace(prepare(*arguments), versions={**VERSIONS, "vllm": "newer"})
+
+
+def refuse(*_: Any) -> Prepared:
+    raise DataError("model: no such model")
 
 
 def _render(turn: GoldenTurn, limit: int) -> RenderedTurn:

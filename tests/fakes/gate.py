@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from kvquant_eval.pipeline import gate
 CONVERSATIONS, TURNS = 10, 2
 
 
-def write_golden(folder: Path) -> Path:
-    """Ten conversations of two turns in each of two classes, pinned."""
-    for workload, turn in (("math_chain", _math), ("faq", _faq)):
+def write_golden(folder: Path, prices: int = 10) -> Path:
+    """Ten conversations of two turns in each of two classes, pinned; ``prices`` start there."""
+    for workload, turn in (("math_chain", _math), ("faq", partial(_faq, prices))):
         path = folder / workload / "turns.jsonl"
         path.parent.mkdir(parents=True)
         lines = [json.dumps(turn(c, t)) for c in range(CONVERSATIONS) for t in range(TURNS)]
@@ -54,8 +55,8 @@ def policy(rule: Rule = Rule.DEFAULT, **changes: Any) -> Policy:
 
 
 def settings(folder: Path, candidates: Mapping[str, KVTreatment], **changes: Any) -> Settings:
-    """A gate over ``folder/golden`` into ``folder/runs``. ``args``, ``timeout_s``, ``retries`` and ``preparer`` of the
-    engine are taken from ``changes`` too.
+    """A gate over ``folder/golden`` into ``folder/runs``. ``args``, ``timeout_s``, ``stall_s``, ``retries`` and
+    ``preparer`` of the engine are taken from ``changes`` too.
     """
     engine = EngineSettings(
         engine="tests.fakes.engine:FakeEngine",
@@ -63,6 +64,7 @@ def settings(folder: Path, candidates: Mapping[str, KVTreatment], **changes: Any
         args={"enforce_eager": True, **changes.pop("args", {})},
         platform="gpu",
         timeout_s=changes.pop("timeout_s", 60.0),
+        stall_s=changes.pop("stall_s", 60.0),
         retries=changes.pop("retries", 0),
     )
     made = Settings(
@@ -109,8 +111,8 @@ def _math(conversation: int, turn: int) -> dict[str, Any]:
     }
 
 
-def _faq(conversation: int, turn: int) -> dict[str, Any]:
-    answer = f"{10 + conversation}.{turn}0"
+def _faq(prices: int, conversation: int, turn: int) -> dict[str, Any]:
+    answer = f"{prices + conversation}.{turn}0"
     return {
         "turn_id": f"faq-{conversation:02}/{turn}",
         "workload": "faq",

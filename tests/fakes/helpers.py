@@ -16,7 +16,7 @@ class _Base:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
 
-    def run(self, block: Block) -> Any:
+    def run(self, block: Block, beat: Any) -> Any:
         time.sleep(600)
 
     def close(self) -> None: ...

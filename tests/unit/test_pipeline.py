@@ -31,7 +31,7 @@ FAULTS = (
     "does_not_start", "dies_in_block_1", "raises_in_block_1", "infra_errors", "fewer_replies", "ignores_dtype",
     "skips_a_layer", "no_layers", "zero_scales", "negative_scales", "nan_scales", "half_applied_scales", "preempts",
     "not_applied", "other_backend", "prefix_caching_off", "drops_math_chain", "drops_faq", "drops_three_turns",
-    "empty_replies", "loops", "dies_on_close",
+    "empty_replies", "loops", "dies_on_close", "killed_for_memory",
 )  # fmt: skip
 SELF_TEST = {"self_test": KVTreatment(name="self_test", dtype="bfloat16")}
 SKIPPING = {"skipping": KVTreatment(name="skipping", dtype="fp8_e4m3", skip_layers=("0",))}
@@ -96,7 +96,8 @@ def test_what_is_sound_is_promoted(everything: GateRun, name: str) -> None:
         ("dies_in_block_1", "INVALID", "during run: its process ended"),
         ("raises_in_block_1", "INVALID", "RuntimeError: EngineDeadError"),
         ("infra_errors", "INCONCLUSIVE", "8 turns without a pair of scores"),
-        ("fewer_replies", "INCONCLUSIVE", "math_chain-00/0 (candidate: not run)"),
+        ("fewer_replies", "INVALID", "block 0: 16 replies asked for, got 14"),
+        ("killed_for_memory", "INVALID", "its process ended (SIGKILL, by hand or for want of memory)"),
         ("ignores_dtype", "INVALID", f"requested fp8_e4m3, but {LAYERS} of {LAYERS} layers run bfloat16"),
         ("skips_a_layer", "INVALID", f"1 of {LAYERS} layers run bfloat16 (first: layer {LAYERS - 1})"),
         ("no_layers", "INVALID", "no attention layer could be read back"),
@@ -230,16 +231,21 @@ def test_logprobs_that_are_no_numbers_do_not_end_the_gate(folder: Path) -> None:
 
 def test_a_turn_that_no_arm_ran_is_missed(tmp_path: Path) -> None:
     write_golden(tmp_path / "golden")
-    faults = dict.fromkeys(("baseline", "placebo", "good"), "fewer_replies")
-    run = gate(settings(tmp_path, treatments("good"), args={"faults": faults}))
-    assert run.document["decision"] != "PROMOTE"
+    made = settings(tmp_path, treatments("good"))
+    run = gate(made)
+    for arm in ("baseline", "repeat", "placebo", "good"):
+        path = run.folder.arm(arm).journal.path
+        path.write_text("".join(line for line in path.open() if not line.startswith('{"commit": 0')))
+    again = regate(run.folder, made)
+    assert again.document["decision"] == "INCONCLUSIVE"
+    assert "4 of 5 blocks are replayed" in " | ".join(again.document["reasons"])
 
 
 def test_a_hanging_engine_is_invalid_within_its_timeout(folder: Path, everything: GateRun) -> None:
     started = time.monotonic()
-    run = gate(settings(folder, treatments("hangs"), timeout_s=3.0))
+    run = gate(settings(folder, treatments("hangs"), stall_s=3.0))
     assert run.document["decision"] == "INVALID"
-    assert "no answer for 3 s" in run.document["reasons"][0]
+    assert "no token for 3 s" in run.document["reasons"][0]
     assert time.monotonic() - started < 30
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvquant_eval.core.arms import Arm, fingerprint, plan_arms
-from kvquant_eval.core.plan import make_blocks
+from kvquant_eval.core.arms import Arm, differences, ingredients, plan_arms
+from kvquant_eval.core.codec import digest
+from kvquant_eval.core.plan import make_blocks, plan_sha256
 from kvquant_eval.core.records import KVTreatment, Prepared, Realisation, Role, Sampling
 from kvquant_eval.core.settings import PlaceboKind, Settings
 from tests.fakes.gate import reference, settings, treatments
@@ -80,8 +81,8 @@ def test_arms_differ_by_the_treatment_alone(tmp_path: Path) -> None:
 
 
 def mark(arm: Arm, made: Settings, **changes: Any) -> str:
-    values = {"prepared": PREPARED, "blocks": BLOCKS, "golden_sha256": "g", "code_sha256": "c", **changes}
-    return fingerprint(arm, made, **values)
+    values = {"prepared": PREPARED, "golden_sha256": "g", "code_sha256": "c", **changes}
+    return digest(ingredients(arm, made, plan_sha256=plan_sha256(values.pop("blocks", BLOCKS)), **values))
 
 
 @pytest.fixture
@@ -152,7 +153,21 @@ def test_so_does_code_that_comes_with_the_model(made: Settings) -> None:
     assert mark(arms(made)["fp8"], made) != mark(arms(trusting)["fp8"], trusting)
 
 
-@pytest.mark.parametrize("changes", [{"timeout_s": 1.0}, {"retries": 9}])
+@pytest.mark.parametrize("changes", [{"timeout_s": 1.0}, {"retries": 9}, {"stall_s": 1.0}])
 def test_patience_does_not(made: Settings, changes: dict[str, Any]) -> None:
     arm = arms(made)["fp8"]
     assert mark(arm, replace(made, engine=replace(made.engine, **changes))) == mark(arm, made)
+
+
+def test_what_changed_is_named(made: Settings) -> None:
+    arm = arms(made)["fp8"]
+    values = {"plan_sha256": "a" * 64, "golden_sha256": "b" * 64, "code_sha256": "c"}
+    then = ingredients(arm, made, PREPARED, **values)
+    other = replace(PREPARED, versions={"vllm": "0.33.0"})
+    now = ingredients(replace(arm, args={}), made, other, **{**values, "golden_sha256": "d" * 64})
+    assert differences(then, then) == []
+    assert differences(then, now) == [
+        "args.enforce_eager: True, now None",
+        "golden: bbbbbbbbbbbb, now dddddddddddd",
+        "versions.vllm: 0.32.0, now 0.33.0",
+    ]
