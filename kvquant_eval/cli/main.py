@@ -107,11 +107,11 @@ def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -
 
 
 def _conclude(run: GateRun) -> int:
-    """The decision is on disk: a terminal that is gone does not change it."""
+    """The decision is on disk: a reader who is gone does not change it."""
     try:
         show(run.document, run.folder.path)
         sys.stdout.flush()
-    except OSError:
+    except (OSError, SystemExit):  # rich would leave with status 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails too
     for warning in run.warnings:
         _say(warning)
