@@ -9,6 +9,7 @@ RUNNING. Exits with the number of gates that failed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -75,6 +76,7 @@ def whole_set(folder: Path) -> list[str]:
 
 
 def gate(folder: Path, *overrides: str) -> list[str]:
+    """A gate whose runs and MLflow are in ``folder``."""
     own = [f"runs_dir={folder}/runs", f"tracking.uri=sqlite:///{folder}/mlflow.db", f"cache_dir={home()}/.cache"]
     return [sys.executable, "-m", "kvquant_eval.cli.main", "gate", *own, *overrides]
 
@@ -82,55 +84,55 @@ def gate(folder: Path, *overrides: str) -> list[str]:
 def soak(command: Command, folder: Path, kills: int, seed: int = 0, left: int = 3) -> Iterator[Trial]:
     """One trial a kill; ``left`` blocks of each of two arms are to be run in each."""
     chance = random.Random(seed)
-    whole = folder / "whole"
+    whole, calm = folder / "whole", folder / "calm"
     start(command, whole).wait()
-    expected = decision(whole)
     began = time.monotonic()
-    broken(whole, folder / "calm", chance, left)
-    start(command, folder / "calm").wait()
-    duration = time.monotonic() - began
+    broken(whole, calm, chance, left)
+    start(command, calm).wait()
+    made = Soak(command, whole, decision(whole), chance, left, time.monotonic() - began)
     for index in range(kills):
-        yield _trial(command, whole, folder / f"trial-{index}", expected, chance, left, duration, 1 + (index % 3 == 2))
+        yield made.trial(folder / f"trial-{index}", 2 if index % 3 == 2 else 1)
 
 
-def _trial(
-    command: Command,
-    whole: Path,
-    folder: Path,
-    expected: Any,
-    chance: random.Random,
-    left: int,
-    duration: float,
-    kills: int,
-) -> Trial:
-    began = time.monotonic()
-    broken(whole, folder, chance, left)
-    done, stood = [], 0
-    wrong = []
-    for _ in range(kills):
-        process = start(command, folder)
-        done.append(kill(process, folder, chance.uniform(0, duration), chance))
-        before = commits(folder)
-        stood = len(before)
-        if "gate" not in done[-1]:
+@dataclass(frozen=True)
+class Soak:
+    """A finished gate to break off; ``duration`` is how long the rest takes undisturbed (seconds)."""
+
+    command: Command
+    whole: Path
+    expected: dict[str, Any]
+    chance: random.Random
+    left: int
+    duration: float
+
+    def trial(self, folder: Path, kills: int) -> Trial:
+        """Kill a gate so often, let it come to its end, and look at what it left."""
+        began = time.monotonic()
+        broken(self.whole, folder, self.chance, self.left)
+        done, wrong, stood = [], [], set[str]()
+        for _ in range(kills):
+            process = start(self.command, folder)
+            done.append(kill(process, folder, self.chance.uniform(0, self.duration), self.chance))
+            stood |= commits(folder)
             process.wait()
-        if not wait_until(lambda: marked(MARK, str(folder)) == [], 10):
-            wrong.append(f"processes left: {marked(MARK, str(folder))}")
-        if not before <= commits(folder):
-            wrong.append("a committed block is not as it was")
-    start(command, folder).wait()
-    if not before <= commits(folder):
-        wrong.append("a committed block is not as it was")
-    wrong += [f"decision differs in {key}" for key in expected if expected[key] != decision(folder).get(key)]
-    if open_runs := running(folder):
-        wrong.append(f"MLflow runs left RUNNING: {open_runs}")
-    if marked(MARK, str(folder)):
-        wrong.append("processes left at the end")
-    shutil.rmtree(folder)
-    return Trial(kills=tuple(done), seconds=time.monotonic() - began, committed=stood, wrong=tuple(wrong))
+            wrong += [] if wait_until(lambda: not marked(MARK, str(folder)), 10) else ["processes are left"]
+        start(self.command, folder).wait()
+        found = decision(folder)
+        wrong += [f"the decision differs in {key}" for key in self.expected if self.expected[key] != found.get(key)]
+        wrong += [] if stood <= commits(folder) else ["a committed block ran again"]
+        wrong += [f"MLflow run {name} is left RUNNING" for name in running(folder)]
+        wrong += ["processes are left"] if marked(MARK, str(folder)) else []
+        shutil.rmtree(folder)
+        return Trial(
+            kills=tuple(filter(None, done)),
+            seconds=time.monotonic() - began,
+            committed=len(stood),
+            wrong=tuple(wrong),
+        )
 
 
 def start(command: Command, folder: Path) -> subprocess.Popen[bytes]:
+    """The gate, and whatever it starts, with a mark in the environment; what it prints is in ``output.txt``."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     with (folder / "output.txt").open("ab") as output:
@@ -158,19 +160,16 @@ def broken(whole: Path, folder: Path, chance: random.Random, left: int) -> None:
 
 
 def kill(process: subprocess.Popen[bytes], folder: Path, after: float, chance: random.Random) -> str:
-    """Kill -9 the gate or something that it started; say what and when."""
-    began = time.monotonic()
-    while time.monotonic() - began < after and process.poll() is None:
-        time.sleep(0.01)
+    """Kill -9 the gate or something that it started; say what and when (empty: it had ended by then)."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(after)
+        return ""
     others = [pid for pid in marked(MARK, str(folder)) if pid != process.pid]
-    if others and chance.random() < 0.5:
-        victim = chance.choice(others)
-        name = _name(victim)
+    victim = chance.choice(others) if others and chance.random() < 0.5 else process.pid
+    name = "gate" if victim == process.pid else _name(victim)
+    with contextlib.suppress(ProcessLookupError):
         os.kill(victim, signal.SIGKILL)
-        return f"{name} at {after:.1f} s"
-    process.kill()
-    process.wait()
-    return f"gate at {after:.1f} s"
+    return f"{name} at {after:.1f} s"
 
 
 def _name(pid: int) -> str:
@@ -182,7 +181,7 @@ def _name(pid: int) -> str:
 
 
 def commits(folder: Path) -> set[str]:
-    """Every commit line: it has the hash of its block and the seconds that it took, so a block that ran again differs."""
+    """Every commit line: it has the seconds that its block took, so that of a block that ran again differs."""
     return {
         f"{path.parent.name}: {line}"
         for path in folder.glob("runs/*/arms/*/replays.jsonl")
