@@ -22,12 +22,12 @@ from kvquant_eval.pipeline import gate
 CONVERSATIONS, TURNS = 10, 2
 
 
-def write_golden(folder: Path, prices: int = 10) -> Path:
-    """Ten conversations of two turns in each of two classes, pinned; ``prices`` start there."""
+def write_golden(folder: Path, prices: int = 10, conversations: int = CONVERSATIONS) -> Path:
+    """Conversations of two turns in each of two classes, pinned; ``prices`` start there."""
     for workload, turn in (("math_chain", _math), ("faq", partial(_faq, prices))):
         path = folder / workload / "turns.jsonl"
         path.parent.mkdir(parents=True)
-        lines = [json.dumps(turn(c, t)) for c in range(CONVERSATIONS) for t in range(TURNS)]
+        lines = [json.dumps(turn(c, t)) for c in range(conversations) for t in range(TURNS)]
         path.write_text("\n".join(lines) + "\n")
     (folder / MANIFEST).write_text(json.dumps(pin(folder, "fake", "v1", {})))
     return folder
