@@ -14,8 +14,24 @@ from pydantic import TypeAdapter, ValidationError
 R = TypeVar("R")
 
 
+QUOTED_CHARS = 80
+MOST_CHOICES = 30
+
+
 class DataError(Exception):
-    """Bad input, in one line: ``<where>: <rule>, got <value>; <remedy>``."""
+    """Bad input, in one line: ``<where>: <rule>, got <value>; <remedy>``.
+
+    Only what prints comes out of it: a line feed or a terminal's escape becomes a backslash escape.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__("".join(char if char.isprintable() else repr(char)[1:-1] for char in line))
+
+
+def quoted(value: Any) -> str:
+    """A value for an error message: its first ``QUOTED_CHARS`` characters, in quotes and escaped."""
+    text = str(value)
+    return repr(text[:QUOTED_CHARS]) + "..." * (len(text) > QUOTED_CHARS)
 
 
 def to_json(record: Any) -> str:
@@ -47,10 +63,11 @@ def from_data(kind: type[R], data: Any, where: str) -> R:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A remedy for an unknown name: the nearest known one, or all of them."""
+    """A remedy for an unknown name: the nearest known one, or the first ``MOST_CHOICES`` of them."""
     known = list(known)
     near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+    more = f" and {len(known) - MOST_CHOICES} more" * (len(known) > MOST_CHOICES)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known[:MOST_CHOICES])}{more}"
 
 
 def canonical(value: Any) -> str:
@@ -76,11 +93,11 @@ def _first(error: ValidationError, kind: Any) -> str:
     """The first thing wrong; an unknown key before all else, as it is often why another one is missing."""
     errors = error.errors(include_url=False)
     first = next((e for e in errors if e["type"] == "unexpected_keyword_argument"), errors[0])
-    place = ".".join(str(part) for part in first["loc"]) or "line"
+    place = ".".join(str(part)[:QUOTED_CHARS] for part in first["loc"]) or "line"
     if first["type"] == "unexpected_keyword_argument":
         key = str(first["loc"][-1])
-        return f"{place}: a known key, got {key!r}; {nearest(key, _keys(kind))}"
-    return f"{place}: {first['msg']}, got {str(first['input'])[:80]!r}"
+        return f"{place}: a known key, got {quoted(key)}; {nearest(key[:QUOTED_CHARS], _keys(kind))}"
+    return f"{place}: {first['msg']}, got {quoted(first['input'])}"
 
 
 def _keys(kind: Any) -> list[str]:

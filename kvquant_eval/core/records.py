@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 Json = Any
 """A JSON value: None, bool, int, float, str, list or dict of these."""
+
+Whole = Annotated[int, Field(strict=True)]
+"""A number written as one: no ``"3"``, ``3.0`` or ``true``."""
 
 _WRITTEN_BY_HAND = ConfigDict(extra="forbid")
 MEASURED = ConfigDict(ser_json_inf_nan="strings")  # JSON has no NaN, and null would say that there is no value
@@ -86,7 +89,7 @@ class Span:
     template renders it."""
 
     text: str
-    nth: int = 0
+    nth: Whole = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ class GoldenTurn:
     """One assistant turn to replay, in OpenAI chat shape.
 
     ``messages`` is everything before the turn; ``reference`` the golden assistant message; ``expected`` what the
-    class's task scorer needs; ``max_tokens`` the limit of the generated reply.
+    class's task scorer needs; ``max_tokens`` the limit of the generated reply. ``core.turns`` says what else must hold.
     """
 
     __pydantic_config__ = _WRITTEN_BY_HAND
@@ -102,13 +105,13 @@ class GoldenTurn:
     turn_id: str
     workload: str
     conversation_id: str
-    turn_index: int
+    turn_index: Whole
     messages: tuple[Mapping[str, Json], ...]
     reference: Mapping[str, Json]
     decisive: tuple[Span, ...] = ()
     tools: tuple[Mapping[str, Json], ...] = ()
     expected: Mapping[str, Json] = field(default_factory=dict)
-    max_tokens: int = 128
+    max_tokens: Whole = 128
     tags: tuple[str, ...] = ()
 
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvquant_eval.core.codec import DataError, canonical, digest, from_data, from_json, nearest, to_data, to_json
+from kvquant_eval.core.codec import (
+    DataError,
+    canonical,
+    digest,
+    from_data,
+    from_json,
+    nearest,
+    quoted,
+    to_data,
+    to_json,
+)
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.records import GoldenTurn, Outcome, Replay, ScoreDelta
 from tests.fakes.records import facts, forced, golden_turn, layer, reply
@@ -146,3 +156,34 @@ def test_scales_that_are_no_numbers_stay_so_in_strict_json() -> None:
     line = to_json(facts(layer(0, k_scale=math.nan)))
     json.loads(line, parse_constant=pytest.fail)
     assert math.isnan(from_json(EngineFacts, line, "here").layers[0][0].k_scale or 0.0)
+
+
+def test_an_error_is_one_line_that_prints_whatever_was_put_into_it() -> None:
+    assert str(DataError("a\nb \x1b[2J \u202e \x00 \ud800 é")) == r"a\nb \x1b[2J \u202e \x00 \ud800 é"
+
+
+def test_a_quoted_value_is_cut_and_escaped() -> None:
+    assert quoted("a'b\n") == '"a\'b\\n"'
+    assert quoted("x" * 80) == f"'{'x' * 80}'"
+    assert quoted("x" * 81) == f"'{'x' * 80}'..."
+    assert quoted(3) == "'3'"
+
+
+def test_a_huge_or_hostile_key_is_cut_and_escaped() -> None:
+    with pytest.raises(DataError) as caught:
+        from_data(GoldenTurn, {**to_data(golden_turn()), "\x1b" + "k" * 10_000: 1}, "here")
+    assert r"got '\x1bkkk" in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+def test_of_many_names_some_are_shown() -> None:
+    names = [f"name-{i:03}" for i in range(100)]
+    assert nearest("zzz", names) == f"choose from {', '.join(names[:30])} and 70 more"
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, True, None])
+@pytest.mark.parametrize("field", ["turn_index", "max_tokens"])
+def test_a_number_of_a_golden_turn_is_written_as_one(field: str, value: object) -> None:
+    with pytest.raises(DataError, match=rf"^here: {field}: .*valid integer"):
+        from_data(GoldenTurn, {**to_data(golden_turn()), field: value}, "here")
