@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvquant_eval.cli.config import data_folder
-from kvquant_eval.core.codec import DataError, nearest, to_data
+from kvquant_eval.core.codec import DataError, nearest, quoted, to_data
 from kvquant_eval.core.records import GoldenTurn
-from kvquant_eval.io.golden import MANIFEST, load, pin, read_manifest
+from kvquant_eval.io.golden import load, pin, verify
+from kvquant_eval.io.manifest import MANIFEST, read_manifest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,13 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         turns = _turns(options.path)
         return _stats(turns) if options.verb == "stats" else _show(turns, options.turn_id)
     except DataError as error:
-        sys.stderr.write(f"kvquant-golden: {error}\n")
-        return 2
+        return _complain(str(error))
+    except OSError as error:
+        return _complain(f"{error.filename or 'system'}: {error.strerror or error}; make room or correct the path")
+
+
+def _complain(line: str) -> int:
+    sys.stderr.write(f"kvquant-golden: {line}\n")
+    return 2
 
 
 def _turns(path: Path) -> tuple[GoldenTurn, ...]:
-    workloads = dict.fromkeys(entry["workload"] for entry in read_manifest(path)["files"].values())
-    return load(path, workloads).turns
+    return load(path, read_manifest(path).workloads).turns
 
 
 def _stats(turns: Sequence[GoldenTurn]) -> int:
@@ -67,7 +73,7 @@ def _stats(turns: Sequence[GoldenTurn]) -> int:
             str(len(counted)),
             str(sum(turn.turn_index > 0 for turn in of_class)),
             str(max(turn.turn_index for turn in of_class)),
-            str(sum(turn.messages[0]["role"] == "system" for turn in of_class if turn.messages)),
+            str(sum(turn.messages[0]["role"] == "system" for turn in of_class)),
         )
     Console().print(table)
     return 0
@@ -76,20 +82,25 @@ def _stats(turns: Sequence[GoldenTurn]) -> int:
 def _show(turns: Sequence[GoldenTurn], turn_id: str) -> int:
     found = next((turn for turn in turns if turn.turn_id == turn_id), None)
     if found is None:
-        raise DataError(f"turn_id: a turn of the set, got {turn_id!r}; {nearest(turn_id, [t.turn_id for t in turns])}")
+        raise DataError(
+            f"turn_id: a turn of the set, got {quoted(turn_id)}; {nearest(turn_id, [t.turn_id for t in turns])}"
+        )
     sys.stdout.write(json.dumps(to_data(found), indent=2) + "\n")  # ASCII: golden text cannot reach the terminal
     return 0
 
 
 def _pin(path: Path, name: str, version: str, licence: str) -> int:
-    """A set under an old version stays as it is: a changed one needs a new version."""
+    """Only a set that can be loaded is pinned. One under an old version stays as it is: a changed one needs a new
+    version.
+    """
     manifest = pin(path, name, version, {"licence": licence})
     if not manifest["files"]:
         raise DataError(f"{path}: <class>/*.jsonl files to pin, got none; correct --path")
+    new = verify(path, manifest)
     target = path / MANIFEST
     if target.exists():
         old = read_manifest(path)
-        if (old["name"], old["version"]) == (name, version) and old["files"] != manifest["files"]:
+        if (old.name, old.version) == (name, version) and old.files != new.files:
             raise DataError(f"{target}: a new version for a changed set, got {version} again; raise --set-version")
     target.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(f"pinned {sum(entry['turns'] for entry in manifest['files'].values())} turns in {target}\n")

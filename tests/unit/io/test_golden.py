@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.io.golden import MANIFEST, load, pin
+from kvquant_eval.io.golden import LONGEST_LINE, load, pin, verify
+from kvquant_eval.io.manifest import MANIFEST, read_manifest
+from tests.bad_input.case import Case
+from tests.bad_input.golden import CASES
 from tests.fakes.gate import write_golden
 
 BOTH = ("math_chain", "faq")
@@ -78,7 +83,7 @@ def test_a_missing_file_is_named(golden: Path) -> None:
 def test_a_bad_line_is_named_by_file_and_line(golden: Path) -> None:
     good = lines(golden)
     rewrite(golden, [*good[:6], '{"turn_id": ', *good[7:]])
-    with pytest.raises(DataError, match=r"faq/turns\.jsonl:7: "):
+    with pytest.raises(DataError, match=r"faq/turns\.jsonl:7:13: JSON, got Expecting value; correct the line$"):
         load(golden, BOTH)
     turn = json.loads(good[6])
     del turn["reference"]
@@ -111,7 +116,10 @@ def test_a_turn_of_another_class_is_refused(golden: Path) -> None:
 def test_ids_are_unique_over_all_files(golden: Path) -> None:
     twice = json.loads(lines(golden)[0]) | {"turn_id": "math_chain-03/1"}
     rewrite(golden, [*lines(golden), json.dumps(twice)])
-    with pytest.raises(DataError, match=r"turn ids must be unique, got 'math_chain-03/1' 2 times"):
+    places = (
+        r"faq/turns\.jsonl:21: turn ids must be unique, got 'math_chain-03/1' 2 times, first in .*_chain/turns\.jsonl:8"
+    )
+    with pytest.raises(DataError, match=places):
         load(golden, BOTH)
 
 
@@ -165,7 +173,7 @@ def test_an_entry_that_says_nothing_is_named(golden: Path, change: Any) -> None:
 def test_text_that_is_not_utf8_is_named(golden: Path) -> None:
     (golden / "faq" / "turns.jsonl").write_bytes(b'{"turn_id": "\xff"}\n')
     (golden / MANIFEST).write_text(json.dumps(pin(golden, "fake", "v1", {})))
-    with pytest.raises(DataError, match=r"faq/turns\.jsonl:1: "):
+    with pytest.raises(DataError, match=r"faq/turns\.jsonl:1:14: JSON, got the byte 0xff"):
         load(golden, BOTH)
 
 
@@ -176,3 +184,63 @@ def test_a_misspelt_key_is_not_dropped(golden: Path) -> None:
     rewrite(golden, [json.dumps(turn), *lines(golden)[1:]])
     with pytest.raises(DataError, match="decisve"):
         load(golden, BOTH)
+
+
+def test_the_shipped_set_is_as_it_was_pinned() -> None:
+    folder = data_folder("golden")
+    loaded = load(folder, read_manifest(folder).workloads)
+    assert len(loaded.turns) == 242
+    assert loaded.sha256 == "ab7c0b135ef28a37cd744a789724b0768aac8c8e4ebb19ea1932d36b5e6a09c0"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+def test_every_broken_set_is_refused_with_its_line(case: Case, tmp_path: Path) -> None:
+    case.make(tmp_path)
+    with pytest.raises(DataError) as caught:
+        load(tmp_path / "golden", BOTH)
+    assert str(caught.value) == case.line.replace("{folder}", str(tmp_path))
+
+
+def test_a_last_line_without_a_line_feed_is_a_turn(golden: Path) -> None:
+    file = golden / "faq" / "turns.jsonl"
+    file.write_bytes(file.read_bytes().removesuffix(b"\n"))
+    pinned = pin(golden, "fake", "v1", {})
+    assert pinned["files"]["faq/turns.jsonl"]["turns"] == 20
+    assert len(verify(golden, pinned).files) == 2
+    (golden / MANIFEST).write_text(json.dumps(pinned))
+    assert len(load(golden, ["faq"]).turns) == 20
+
+
+def test_a_line_may_be_as_long_as_the_limit(golden: Path) -> None:
+    turn = json.loads(lines(golden)[0])
+    turn["messages"][0]["content"] = ""
+    turn["messages"][0]["content"] = "x" * (LONGEST_LINE - len(json.dumps(turn)) - 1)
+    rewrite(golden, [json.dumps(turn), *lines(golden)[1:]])
+    assert len(load(golden, ["faq"]).turns) == 20
+    turn["messages"][0]["content"] += "x"
+    rewrite(golden, [json.dumps(turn), *lines(golden)[1:]])
+    with pytest.raises(DataError, match=r"faq/turns\.jsonl:1: lines of at most 32 MiB"):
+        load(golden, ["faq"])
+
+
+def test_a_path_for_a_turn_id_is_text(golden: Path) -> None:
+    turn = json.loads(lines(golden)[0]) | {"turn_id": "../../x"}
+    rewrite(golden, [json.dumps(turn), *lines(golden)[1:]])
+    assert load(golden, ["faq"]).turns[0].turn_id == "../../x"
+
+
+def test_verify_refuses_what_load_refuses_and_writes_nothing(golden: Path) -> None:
+    (golden / "faq" / "turns.jsonl").write_bytes(b"{}\n")
+    before = (golden / MANIFEST).read_bytes()
+    with pytest.raises(DataError, match=r"faq/turns\.jsonl:1: turn_id: Field required"):
+        verify(golden, pin(golden, "fake", "v2", {}))
+    assert (golden / MANIFEST).read_bytes() == before
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), os.mkfifo])
+def test_a_folder_or_a_pipe_for_a_file_keeps_nobody_waiting(golden: Path, make: Any) -> None:
+    (golden / "faq" / "turns.jsonl").unlink()
+    make(golden / "faq" / "turns.jsonl")
+    for read in (lambda: load(golden, BOTH), lambda: pin(golden, "fake", "v1", {})):
+        with pytest.raises(DataError, match=r"faq/turns\.jsonl: a readable file, got something else"):
+            read()
