@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from kvquant_eval.core.records import GoldenTurn, Measure, RenderedTurn, Replay
 from kvquant_eval.core.score import Score
 
-_STEP = re.compile(r"(-?\d+)\s*([-+*/x×÷])\s*(-?\d+)\s*=\s*(-?\d+)")
+_STEP = re.compile(r"(?:(?<!\d)|(?=-))(-?\d++)\s*+([-+*/x×÷])\s*+(-?\d++)\s*+=\s*+(-?\d+)")
+"""Never begun inside a number, and nothing is given back: the time is linear in whatever a reply repeats."""
 _NUMBER = re.compile(r"-?\d+")
 _OPERATORS = {"x": "*", "×": "*", "÷": "/"}
 _MOST_DIGITS = 100

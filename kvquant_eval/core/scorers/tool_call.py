@@ -13,7 +13,7 @@ from kvquant_eval.core.records import GoldenTurn, Measure, RenderedTurn, Replay
 from kvquant_eval.core.score import Score
 from kvquant_eval.core.scorers.text import Match
 
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _NAME_SHARE = 0.5
 
 
@@ -48,14 +48,14 @@ def parse_calls(text: str) -> list[dict[str, Any]]:
     """
     blocks = _CALL.findall(text)
     if not blocks and text.strip().startswith("{"):
-        blocks = [text.strip()]
-    calls = [json.loads(block) for block in blocks]
+        blocks = [text]
+    calls = [json.loads(block.strip()) for block in blocks]
     for call in calls:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             raise ValueError("an object with a name is due")
         if isinstance(call.get("arguments"), str):
             call["arguments"] = json.loads(call["arguments"])
-    canonical(calls)  # refuses NaN and infinities
+    canonical(calls).encode()  # refuses NaN, infinities and lone surrogates
     return calls
 
 

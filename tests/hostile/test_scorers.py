@@ -1,0 +1,98 @@
+"""Replies made to keep a scorer busy, or to leave it by another door than a score."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvquant_eval.core.score import Scorer
+from kvquant_eval.core.scorers.math_steps import MathSteps
+from kvquant_eval.core.scorers.python_signature import PythonSignature
+from kvquant_eval.core.scorers.text import Match, Needle, TokenF1
+from kvquant_eval.core.scorers.tool_call import ToolCall
+from tests.fakes.records import golden_turn, rendered_turn, reply
+from tests.hostile.payloads import HOSTILE
+
+EXPECTED = {
+    "steps": [{"left": 1, "operator": "+", "operand": 1, "result": 2}],
+    "final": 2,
+    "calls": [{"name": "f", "arguments": {}}],
+    "function": "f",
+    "answers": ["never said"],
+    "needle": ["never said"],
+}
+SCORERS: dict[str, Scorer] = {
+    "math_steps": MathSteps(),
+    "tool_call": ToolCall(),
+    "python_signature": PythonSignature(),
+    "match": Match(),
+    "needle": Needle(),
+    "token_f1": TokenF1(),
+}
+N = 300_000
+"""Characters; a scorer whose time grows with their square would need the better part of an hour."""
+BUSY = {
+    "digits": "1" * N,
+    "minus digits": "-1" * N,
+    "digits and spaces": "1" + " " * N,
+    "spaces in a call": "<tool_call>a" + " " * N + "b",
+    "open calls": "<tool_call> " * (N // 12),
+    "calls": '<tool_call>{"name":"g"}</tool_call>' * (N // 36),
+    "open fences": "```python " * (N // 10),
+    "open brackets": "[" * N,
+    "open objects": '<tool_call>{"name":' + '{"a":' * N,
+    "sums": "1+" * N + "1",
+    "attributes": "a" + ".a" * N,
+    "negations": "not " * N,
+    "words": "a.b:c-" * N,
+}
+
+
+@pytest.mark.parametrize("scorer", SCORERS.values(), ids=SCORERS)
+@pytest.mark.parametrize("text", BUSY.values(), ids=BUSY)
+def test_a_reply_takes_time_in_proportion_to_its_length(scorer: Scorer, text: str) -> None:
+    found = scorer(reply(text), golden_turn(expected=EXPECTED), rendered_turn())
+    assert found is not None
+    assert found.points < 50.0
+
+
+@pytest.mark.parametrize("scorer", SCORERS.values(), ids=SCORERS)
+def test_every_payload_is_scored(scorer: Scorer) -> None:
+    turn = golden_turn(reference={"role": "assistant", "content": "plain"}, expected=EXPECTED)
+    for text in HOSTILE:
+        found = scorer(reply(text), turn, rendered_turn())
+        assert found is not None
+        assert 0.0 <= found.points <= 100.0
+        found.explanation.encode()
+
+
+@pytest.mark.parametrize("field", ["name", "argument", "key"])
+def test_a_call_with_a_lone_surrogate_is_no_call(field: str) -> None:
+    """JSON can spell what UTF-8 cannot carry; no tool would get it."""
+    calls = {
+        "name": {"name": "\ud800", "arguments": {}},
+        "argument": {"name": "f", "arguments": {"a": "\udfff"}},
+        "key": {"name": "f", "arguments": {"\ud800": 1}},
+    }
+    text = f"<tool_call>{json.dumps(calls[field])}</tool_call>"
+    found = ToolCall()(reply(text), golden_turn(expected=EXPECTED), rendered_turn())
+    assert found is not None
+    assert (found.points, found.parseable) == (0.0, False)
+    found.explanation.encode()
+
+
+def test_steps_are_read_as_before() -> None:
+    """What the pattern that never backtracks finds, on the spellings that it could get wrong."""
+    for text, points in (
+        ("1 + 1 = 2", 100.0),
+        ("1+1=2", 100.0),
+        ("01 + 1\n=\n2", 100.0),
+        ("-1 + 1 = 2", 80.0),
+        ("3-1 + 1 = 2", 80.0),
+        ("31 + 1 = 2", 80.0),
+        ("9 1 + 1 = 2", 100.0),
+    ):
+        found = MathSteps()(reply(text), golden_turn(expected=EXPECTED), rendered_turn())
+        assert found is not None
+        assert found.points == pytest.approx(points), text
