@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from kvquant_eval.core.records import Measure
+from kvquant_eval.core.text import safe
 from kvquant_eval.io.report.markdown import escape
 from kvquant_eval.io.report.names import kv_name
-from kvquant_eval.io.report.safe import safe
 from kvquant_eval.io.runfolder import RunFolder
 
 MAX_NOTE = 8000

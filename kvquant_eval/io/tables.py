@@ -11,6 +11,7 @@ import pandas as pd
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import Prepared
+from kvquant_eval.core.text import writable
 
 
 def write(folder: Path, judgement: Judgement, model: Mapping[str, Any], prepared: Prepared) -> None:
@@ -35,7 +36,7 @@ def turns_frame(judgement: Judgement, model: Mapping[str, Any], prepared: Prepar
             "epoch": score.epoch,
             "outcome": str(score.outcome),
             "points": score.points,
-            "explanation": score.explanation,
+            "explanation": writable(score.explanation),
         }
         for arm, scores in judgement.scores.items()
         for score in scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Literal, TypeVar, cast
 
-from kvquant_eval.io.report.safe import safe
+from kvquant_eval.core.text import safe
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """``align`` has a letter a column: l name, w text that wraps, r number, q quoted model output."""
+    """``align`` has a letter a column: l name, w text that wraps, r number, q quoted model output, v verdict."""
 
     columns: tuple[str, ...]
     align: str

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from kvquant_eval.io.report.names import kv_name
-from kvquant_eval.io.report.safe import safe
+from kvquant_eval.core.text import safe
+from kvquant_eval.io.report.names import kv_name, model_name
 
 ELEMENTS = {"FAIL": "failure", "HOLD": "failure", "INCONCLUSIVE": "skipped", "INVALID": "error"}
 """What a case carries for a verdict or decision; one that is not here passes."""
@@ -17,7 +17,7 @@ def render(document: Mapping[str, Any]) -> str:
     """The document as JUnit XML. A candidate that is not promoted never shows passing cases alone."""
     root = ET.Element("testsuites", name=safe(f"kvquant_eval {document['decision']}"))
     for candidate in document["candidates"]:
-        name = safe(f"{document['model']['id']} {kv_name(candidate['kv'])}")
+        name = safe(f"{model_name(document['model'])} {kv_name(candidate['kv'])}")
         cases = _cases(candidate)
         found = [element for _, element, _ in cases]
         suite = ET.SubElement(root, "testsuite", name=name, tests=str(len(cases)))

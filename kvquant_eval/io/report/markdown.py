@@ -9,7 +9,11 @@ from collections.abc import Iterator, Sequence
 from kvquant_eval.io.report.blocks import Block, Facts, Figure, Items, Report, Section, Table, Texts, Verdicts
 from kvquant_eval.io.report.names import NONE
 
-_SYNTAX = re.compile(r"[\\`*|~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|^[#+=-](?=[\s#=-]|$)")
+_SYNTAX = re.compile(
+    r"[\\`*|~$]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|^[#+=-](?=[\s#=-]|$)"
+    r"|^\[(?=[ xX]\])|#$|:(?=//)|(?<=\bwww)\."  # task, closing hash, bare addresses
+)
+_NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 
 def render(report: Report) -> str:
@@ -22,7 +26,8 @@ def render(report: Report) -> str:
 
 def escape(text: str) -> str:
     """``text`` on one line, with nothing in it that Markdown or HTML would read as syntax."""
-    return _SYNTAX.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+    line = html.escape(" ".join(text.split()), quote=False)
+    return _NUMBERED.sub(r"\1\\\2", _SYNTAX.sub(r"\\\g<0>", line))
 
 
 def code(text: str) -> str:

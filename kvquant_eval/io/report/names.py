@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvquant_eval.core.text import head
+
 NONE = "–"
+ID_CHARS = 200
+"""Of a model's id and of its revision: a longer one would push the KV dtype behind it out of sight."""
 
 
 def identity(model: Mapping[str, Any], kv: Mapping[str, Any]) -> str:
     """Model id and revision with the KV dtype: requested, effective, native or reference."""
-    revision = f"@{model['revision']}" if model["revision"] else ""
-    return f"{model['id']}{revision} {kv_name(kv)}"
+    revision = f"@{head(model['revision'], ID_CHARS)}" if model["revision"] else ""
+    return f"{model_name(model)}{revision} {kv_name(kv)}"
+
+
+def model_name(model: Mapping[str, Any]) -> str:
+    """The model's id."""
+    return head(model["id"], ID_CHARS)
 
 
 def kv_name(kv: Mapping[str, Any]) -> str:

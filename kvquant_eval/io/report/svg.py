@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from html import escape
 from io import StringIO
 from typing import Any
@@ -13,11 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kvquant_eval.core.codec import digest
+from kvquant_eval.core.text import head, one_line
 from kvquant_eval.io.report.blocks import Panel
 
 INK, BAND, LIMIT = "#010203", "#020304", "#030405"
 SERIES = ("#040506", "#050607", "#060708", "#070809")
 MARKERS = "os^D"
+LABEL_CHARS = 40
 _COLOURS = {INK: "currentColor", BAND: "var(--band)", LIMIT: "var(--limit)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(SERIES)
 }
@@ -26,6 +29,7 @@ _RC: Any = {
     "font.family": "sans-serif",
     "font.size": 9.0,
     "text.parse_math": False,
+    "text.usetex": False,
     "text.color": INK,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -39,7 +43,8 @@ _RC: Any = {
 def draw(panel: Panel, caption: str) -> str:
     """The panel as ``<svg>``; ``caption`` names it for those who cannot see it."""
     salt = digest([caption, panel.title, panel.x_label])
-    with mpl.rc_context({**_RC, "svg.hashsalt": salt}):
+    with mpl.rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the page's fonts show the text, not matplotlib's
         figure = Figure(figsize=(4.4, 3.0))
         FigureCanvasSVG(figure)
         _plot(panel, figure)
@@ -61,8 +66,8 @@ def _plot(panel: Panel, figure: Figure) -> None:
         )
     for number, (score, x, drops) in enumerate(panel.series):
         colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
-        axes.plot(x, drops, marker, color=colour, markersize=3.5, alpha=0.8, label=score)
-    axes.set_title(panel.title, loc="left", fontsize=9, fontweight="bold", pad=20)
+        axes.plot(x, drops, marker, color=colour, markersize=3.5, alpha=0.8, label=_label(score))
+    axes.set_title(_label(panel.title), loc="left", fontsize=9, fontweight="bold", pad=20)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel("drop, points")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -75,6 +80,11 @@ def _plot(panel: Panel, figure: Figure) -> None:
         handletextpad=0.4,
         columnspacing=1,
     )
+
+
+def _label(name: str) -> str:
+    """A class or score as there is room for it in a plot."""
+    return head(one_line(name), LABEL_CHARS)
 
 
 def _inline(page: str, label: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, GoldenTurn, Measure, Outcome, Prepared, Replay, ScoreDelta
+from kvquant_eval.core.text import head, tail
 from kvquant_eval.io.report.blocks import Facts, Items, Section, Table, Texts
 from kvquant_eval.io.report.names import NONE, number
-from kvquant_eval.io.report.safe import head, tail
 
 MOST_TURNS = 20
 PROMPT_CHARS = 800

@@ -83,7 +83,7 @@ def _scores(classes: Data, baseline: str) -> Table:
         for name, score in judged["scores"].items()
     ]
     rows += [(w, c["verdict"], *[NONE] * (len(columns) - 2)) for w, c in classes.items() if not c["scores"]]
-    return Table(columns, "llll" + "r" * (len(columns) - 4), tuple(rows))
+    return Table(columns, "lvll" + "r" * (len(columns) - 4), tuple(rows))
 
 
 def _score(score: Data) -> tuple[str, ...]:

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import matplotlib as mpl
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
 from kvquant_eval.core.records import KVTreatment, Realisation
-from kvquant_eval.io.report.safe import LINE_CHARS
+from kvquant_eval.core.text import LINE_CHARS
+from kvquant_eval.io import tables
+from kvquant_eval.io.report import svg
+from kvquant_eval.io.report.blocks import Panel
 
 MakeCase = Callable[..., Any]
 MODEL = "acme/<b>tiny</b>_model"
@@ -242,3 +247,37 @@ def test_many_scores_and_turns_without_a_pair(case: MakeCase, tmp_path: Path) ->
     gone = replace(made.judgement, deltas={**made.judgement.deltas, "fp8_e4m3": deltas})
     page = replace(made, judgement=gone).write(tmp_path)["report.html"]
     assert "no turn could be paired" in page
+
+
+def test_a_long_model_id_pushes_no_dtype_out_of_sight(case: MakeCase, tmp_path: Path) -> None:
+    files = case(9.0, model="m" * 100_000).write(tmp_path)
+    for name, text in files.items():
+        assert max(text.count("m" * 201), text.count("m" * 200 + "@")) == 0, name
+        assert text.count("m" * 200) <= text.count("KV fp8_e4m3 (effective fp8_e4m3, native)"), name
+
+
+def test_only_a_verdict_looks_like_one(case: MakeCase, tmp_path: Path) -> None:
+    """A class may be called PROMOTE; that makes nothing green."""
+    page = case(9.0, model=MODEL, classes=("PROMOTE", "PASS"), reply="PROMOTE").write(tmp_path)["report.html"]
+    assert re.findall(r'<td class="(.)"><b class="word (\w+)">', page) == [("v", "fail")] * 2
+    assert '<td class="l">PROMOTE</td>' in page
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "title", ["$\\frac{1}{0}$", "$$ \\input{x} $$", "数 \U0001f600", "%s {0}", "_hidden", "a\nb", "x" * 9999]
+)
+def test_no_label_is_read_as_a_formula(title: str) -> None:
+    """Whatever matplotlib's own configuration says."""
+    panel = Panel(title, title, ((title, (1.0,), (2.0,)),), 1.0, (0.0, 1.0))
+    drawn = svg.draw(panel, title)
+    with mpl.rc_context({"text.usetex": True, "text.parse_math": True}):
+        assert svg.draw(panel, title) == drawn
+    assert svg.head(svg.one_line(title), svg.LABEL_CHARS) in "".join(parse(drawn).itertext())
+
+
+def test_tables_are_written_whatever_a_scorer_says(case: MakeCase, tmp_path: Path) -> None:
+    """A scorer that parses JSON may come by a lone surrogate, which UTF-8 cannot carry."""
+    made = case(9.0, model=MODEL, reply="\ud800\x00 数")
+    tables.write(tmp_path, made.judgement, made.document["model"], made.prepared)
+    assert "said \\ud800\x00 数" in set(pd.read_parquet(tmp_path / "turns.parquet")["explanation"])

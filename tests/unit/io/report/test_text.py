@@ -1,4 +1,4 @@
-"""Text made harmless, and Markdown that reads it as text."""
+"""Markdown that reads text as text."""
 
 from __future__ import annotations
 
@@ -7,26 +7,6 @@ import re
 import pytest
 
 from kvquant_eval.io.report import markdown
-from kvquant_eval.io.report.safe import LINE_CHARS, TEXT_LINES, safe, tail
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ""),
-        ("a\tb\nc – ü 数", "a\tb\nc – ü 数"),
-        ("\x1b\u200b\U000e0001", "\\x1b\\u200b\\U000e0001"),
-        ("x" * (LINE_CHARS + 2), "x" * LINE_CHARS + " … [2 more characters]"),
-        ("\n" * (TEXT_LINES + 2), "\n" * (TEXT_LINES - 1) + " … [3 more lines]"),
-    ],
-)
-def test_safe(text: str, expected: str) -> None:
-    assert safe(text) == expected
-
-
-def test_tail_keeps_the_end() -> None:
-    assert tail("abcdef", 6) == "abcdef"
-    assert tail("abcdef", 2) == "[4 characters before] … ef"
 
 
 @pytest.mark.parametrize("text", ["a", "`", "a ``` b", "```\n````\n`", "|", ""])
@@ -45,6 +25,13 @@ def test_no_backtick_ends_a_fence_or_a_span(text: str) -> None:
     [
         ("mean drop 1.75 points [-0.05, 3.54]", "mean drop 1.75 points [-0.05, 3.54]"),
         ("fp8_e4m3", "fp8_e4m3"),
+        ("__x__ {0.__class__} _", "\\_\\_x\\_\\_ {0.\\_\\_class\\_\\_} \\_"),
+        ("[x] approved", "\\[x] approved"),
+        ("1. one 2. two", "1\\. one 2. two"),
+        ("12) x", "12\\) x"),
+        ("4.90 euros", "4.90 euros"),
+        ("a ##", "a #\\#"),
+        ("https://a.b www.a.b", "https\\://a.b www\\.a.b"),
         ("_x_ *y* `z` ~~w~~ a|b", "\\_x\\_ \\*y\\* \\`z\\` \\~\\~w\\~\\~ a\\|b"),
         ("[a](b) ![c][d] [e]: f", "[a\\](b) ![c\\][d] [e\\]: f"),
         ("# h\n- i", "\\# h - i"),

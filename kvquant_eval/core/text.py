@@ -1,23 +1,41 @@
-"""Text of unknown origin made harmless for any page: nothing invisible, nothing endless."""
+"""Text of unknown origin, made harmless for pages, terminals and tables: nothing invisible, nothing endless."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from bisect import bisect_right
+from itertools import accumulate
 
 LINE_CHARS = 1000
 TEXT_LINES = 40
+TEXT_CHARS = 10_000
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that show nothing or steer the terminal, the line or the reading direction."""
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Letters and marks that show nothing: those of Unicode's ``Default_Ignorable_Code_Point``."""
 
 
 def safe(text: str) -> str:
     """``text`` cut to ``TEXT_LINES`` lines of ``LINE_CHARS`` characters, with marks that say how much is gone.
 
-    Every hidden character but tab and line feed becomes a backslash escape, so what is left is legal XML.
+    Every hidden character but tab and line feed becomes a backslash escape, so what is left is legal XML. Lines that
+    escapes make longer count for what is shown: all but the first fit into ``TEXT_CHARS`` characters.
     """
     lines = text.split("\n")
-    kept = [_visible(head(line, LINE_CHARS)) for line in lines[:TEXT_LINES]]
-    return "\n".join(kept) + _mark(len(lines) - TEXT_LINES, "lines")
+    shown = [_visible(head(line, LINE_CHARS)) for line in lines[:TEXT_LINES]]
+    fit = bisect_right(list(accumulate(map(len, shown))), TEXT_CHARS) or 1
+    return "\n".join(shown[:fit]) + _mark(len(lines) - fit, "lines")
+
+
+def one_line(text: str) -> str:
+    """As ``safe``, where a line feed would begin a line that the writer never meant: it is escaped, and so is a tab."""
+    return safe(text.replace("\t", "\\t").replace("\n", "\\n"))
+
+
+def writable(text: str) -> str:
+    """``text`` as it is, but for lone surrogates, which UTF-8 cannot carry: those become backslash escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def head(text: str, chars: int) -> str:
@@ -42,7 +60,7 @@ def _visible(line: str) -> str:
 
 
 def _is_hidden(char: str) -> bool:
-    return char != "\t" and unicodedata.category(char) in _HIDDEN
+    return char != "\t" and (unicodedata.category(char) in _HIDDEN or _BLANK.match(char) is not None)
 
 
 def _escape(char: str) -> str:
