@@ -16,6 +16,7 @@ from rich.text import Text
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, nearest, quoted, to_data
 from kvquant_eval.core.records import GoldenTurn
+from kvquant_eval.core.text import one_line
 from kvquant_eval.io.golden import load, pin, verify
 from kvquant_eval.io.manifest import MANIFEST, read_manifest
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(line: str) -> int:
-    sys.stderr.write(f"kvquant-golden: {line}\n")
+    sys.stderr.write(f"kvquant-golden: {one_line(line)}\n")
     return 2
 
 
@@ -68,7 +69,7 @@ def _stats(turns: Sequence[GoldenTurn]) -> int:
     for workload, counted in conversations.items():
         of_class = [turn for turn in turns if turn.workload == workload]
         table.add_row(
-            Text(workload),
+            Text(one_line(workload)),
             str(len(of_class)),
             str(len(counted)),
             str(sum(turn.turn_index > 0 for turn in of_class)),

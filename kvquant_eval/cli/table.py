@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from kvquant_eval.core.forecast import Forecast
 from kvquant_eval.core.records import Decision
+from kvquant_eval.core.text import one_line, safe
+from kvquant_eval.io.report.names import kv_name, model_name
 
 STYLES = {"PASS": "green", "PROMOTE": "green", "FAIL": "red", "HOLD": "red", "INVALID": "red", "INCONCLUSIVE": "yellow"}
 COLUMNS = ("class", "score", "n", "BF16", "candidate", "drop", "bound", "drops/gains", "placebo", "recovery", "verdict")
+MOST_REASONS = 20
 
 
 def show(document: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
@@ -29,9 +33,12 @@ def show(document: Mapping[str, Any], folder: Path, console: Console | None = No
         console.print(Text(f"control {name}: {control['decision']}"), style=STYLES[control["decision"]])
     decision = document["decision"]
     console.print(Text(f"\n{decision} (exit status {document['exit_code']})", style=f"bold {STYLES[decision]}"))
-    for reason in document["reasons"]:
-        console.print(Text(f"  {reason}"))
-    console.print(Text(f"report: {folder / 'report.md'}"), soft_wrap=True)
+    reasons = document["reasons"]
+    for reason in reasons[:MOST_REASONS]:
+        console.print(Padding.indent(Text(safe(reason)), 2))  # a line that goes on is indented too
+    if len(reasons) > MOST_REASONS:
+        console.print(Text(f"  and {len(reasons) - MOST_REASONS} reasons more, in the report"))
+    console.print(Text(f"report: {one_line(str(folder / 'report.md'))}"), soft_wrap=True)
 
 
 def show_plan(plan: Forecast, console: Console | None = None) -> int:
@@ -53,21 +60,20 @@ def show_plan(plan: Forecast, console: Console | None = None) -> int:
     decision = plan.best.decision
     console.print(Text(f"a candidate that loses nothing: {decision}", style=f"bold {STYLES[decision]}"))
     for reason in plan.best.reasons if decision is not Decision.PROMOTE else ():
-        console.print(Text(f"  {reason}"), soft_wrap=True)
+        console.print(Padding.indent(Text(safe(reason)), 2))
     return decision.exit_code
 
 
 def _table(model: Mapping[str, Any], candidate: Mapping[str, Any]) -> Table:
-    kv = candidate["kv"]
-    stored = f"KV {kv['requested']} (effective {kv['effective']}, {kv['realisation']})"
-    title = f"{model['id']}  {stored}: {candidate['decision']}"
-    table = Table(title=Text(title), title_justify="left")
+    title = f"{model_name(model)}  {kv_name(candidate['kv'])}: {candidate['decision']}"
+    table = Table(title=Text(one_line(title)), title_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in ("class", "score", "verdict") else "right", no_wrap=True)
     for workload, judged in candidate["classes"].items():
         verdict = Text(judged["verdict"], style=STYLES[judged["verdict"]])
         for position, (name, score) in enumerate(judged["scores"].items()):
-            table.add_row(*_row(workload if position == 0 else "", name, score), verdict if position == 0 else "")
+            cells = _row(workload if position == 0 else "", name, score)
+            table.add_row(*(Text(one_line(cell)) for cell in cells), verdict if position == 0 else "")
         table.add_section()
     return table
 
