@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +16,8 @@ from kvquant_eval.core.score import Scorer
 
 RESERVED = ("baseline", "baseline_eager", "repeat", "placebo")
 """Arms of every gate (``arms.plan_arms``)."""
+_ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+"""An arm has a folder of its name."""
 
 
 class PlaceboKind(StrEnum):
@@ -91,6 +94,10 @@ class Settings:
             raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {taken!r}; give it another name")
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             raise DataError(f"gate.max_minutes: minutes above 0, got {self.max_minutes}; correct it or leave it out")
+        unfit = next((name for name in self.candidates if not _ARM_NAME.fullmatch(name)), None)
+        if unfit is not None:
+            rule = "names of up to 100 letters, digits and ._+-, a letter or digit first"
+            raise DataError(f"kv: {rule}, got {unfit[:100]!r}; give the candidate another name")
         sampling = self.sampling
         if sampling.temperature < 0 or 0 < sampling.temperature < 0.01:
             rule = "0 or at least 0.01 (vLLM clamps what is between)"
