@@ -8,7 +8,8 @@ from enum import StrEnum
 
 from pydantic import ConfigDict
 
-from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.codec import DataError, nearest
+from kvquant_eval.core.limits import check_name, check_number
 
 
 class ScoreRole(StrEnum):
@@ -69,10 +70,22 @@ class Policy:
     accept_differences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_number("gate.min_turns", self.min_turns, at_least=0, usual=200)
+        check_number("gate.min_headroom", self.min_headroom, at_least=1, usual=30)
+        check_number("gate.headroom_points", self.headroom_points, at_least=0, up_to=100, usual=20.0)
+        check_number("gate.direction_p", self.direction_p, above=0, below=1, usual=0.01)
+        check_number("gate.anomalous_gain", self.anomalous_gain, above=0, up_to=100, usual=5.0)
+        if not self.scores:
+            raise DataError("workload: at least one class, got none; name one, such as workload=[faq]")
+        for workload, scores in self.scores.items():
+            check_name("workloads", workload)
+            for score in scores:
+                check_name(f"workloads.{workload}.scores", score)
         if self.hardest not in self.scores:
+            classes = sorted(self.scores)
             raise DataError(
-                f"gate.hardest: one of the workload classes ({', '.join(sorted(self.scores))}), got {self.hardest!r}; "
-                "choose one of them"
+                f"gate.hardest: one of the workload classes ({', '.join(classes)}), got {self.hardest[:80]!r}; "
+                f"{nearest(self.hardest, classes)}"
             )
         for workload, scores in self.scores.items():
             if not any(score.role is ScoreRole.GATE for score in scores.values()):

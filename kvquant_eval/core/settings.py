@@ -9,15 +9,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.codec import DataError, digest, nearest
+from kvquant_eval.core.limits import check_name, check_number
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import KVTreatment, ModelSpec, Sampling
 from kvquant_eval.core.score import Scorer
 
 RESERVED = ("baseline", "baseline_eager", "repeat", "placebo")
 """Arms of every gate (``arms.plan_arms``)."""
-_ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-"""An arm has a folder of its name."""
+CANDIDATE_MARKS = "_.+-"
+"""Beside letters and digits in a candidate's name. Classes and scores become metrics, which have no ``+``."""
+SOURCES = ("hub", "folder", "embedded")
+MODULE_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+WEEK = 7 * 24 * 3600
+VLLM_MAX_LOGPROBS = 20
+"""The most top log probabilities that vLLM gives where ``engine.args.max_logprobs`` does not say otherwise."""
 
 
 class PlaceboKind(StrEnum):
@@ -51,6 +57,22 @@ class EngineSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     slots: tuple[Mapping[str, str], ...] = ({},)
 
+    def __post_init__(self) -> None:
+        for name in ("engine", "preparer"):
+            if not MODULE_NAME.fullmatch(target := getattr(self, name)):
+                raise DataError(f"engine.{name}: module:name, got {target[:80]!r}; name what is in a Python module")
+        check_number("engine.timeout_s", self.timeout_s, above=0, up_to=WEEK, usual=1800)
+        check_number("engine.stall_s", self.stall_s, above=0, up_to=WEEK, usual=600)
+        check_number("engine.retries", self.retries, at_least=0, up_to=100, usual=2)
+        most = None if "max_logprobs" in self.args else VLLM_MAX_LOGPROBS
+        check_number("engine.top_logprobs", self.top_logprobs, at_least=1, up_to=most, usual=20)
+        if not self.slots:
+            raise DataError("engine.slots: at least one, got []; for one arm at a time: engine.slots=[{}]")
+        for where, env in (("engine.env", self.env), *((f"engine.slots.{n}", s) for n, s in enumerate(self.slots))):
+            _check_environment(where, env)
+        for name, value in self.args.items():
+            _check_argument(name, value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingSettings:
@@ -59,6 +81,10 @@ class TrackingSettings:
     uri: str
     experiment: str
     log_texts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.uri and not self.experiment.strip():
+            raise DataError("tracking.experiment: a name where tracking.uri is set, got none; or choose tracking=none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,29 +113,70 @@ class Settings:
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.candidates:
-            raise DataError("kv: at least one candidate, got none; name one, such as kv=[fp8_e4m3]")
-        taken = next((name for name in self.candidates if name in RESERVED), None)
-        if taken:
-            raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {taken!r}; give it another name")
-        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
-            raise DataError(f"gate.max_minutes: minutes above 0, got {self.max_minutes}; correct it or leave it out")
-        unfit = next((name for name in self.candidates if not _ARM_NAME.fullmatch(name)), None)
-        if unfit is not None:
-            rule = "names of up to 100 letters, digits and ._+-, a letter or digit first"
-            raise DataError(f"kv: {rule}, got {unfit[:100]!r}; give the candidate another name")
-        sampling = self.sampling
-        if sampling.temperature < 0 or 0 < sampling.temperature < 0.01:
-            rule = "0 or at least 0.01 (vLLM clamps what is between)"
-            raise DataError(f"sampling.temperature: {rule}, got {sampling.temperature}; correct it")
-        if sampling.epochs < 1:
-            raise DataError(f"sampling.epochs: at least 1, got {sampling.epochs}; correct it")
-        if sampling.epochs > 1 and sampling.temperature == 0:
-            raise DataError("sampling.epochs: 1 when greedy (every epoch would be the same); set sampling.temperature")
-        if self.block_requests < 2:
-            raise DataError(f"block_requests: at least 2, got {self.block_requests}; correct it")
-        unknown = set(self.policy.require) - set(self.candidates)
+        for where in ("golden_path", "runs_dir", "cache_dir"):
+            _check_path(where.replace("golden_", "golden."), getattr(self, where))
+        _check_model(self.model)
+        _check_candidates(self.candidates)
+        _check_sampling(self.sampling)
+        check_number("block_requests", self.block_requests, at_least=2, usual=64)
+        if self.max_minutes is not None:
+            check_number("gate.max_minutes", self.max_minutes, above=0, up_to=WEEK / 60, usual=60)
+        unknown = sorted(set(self.policy.require) - set(self.candidates))
         if unknown:
-            raise DataError(
-                f"gate.require: names of candidates, got {sorted(unknown)[0]!r}; choose from {sorted(self.candidates)}"
-            )
+            rule = f"gate.require: names of candidates, got {unknown[0][:80]!r}"
+            raise DataError(f"{rule}; choose from {sorted(self.candidates)}")
+
+
+def _check_path(where: str, path: str) -> None:
+    if not path or "\0" in path:
+        raise DataError(f"{where}: a path, got {path[:80]!r}; set it: {where}=...")
+
+
+def _check_model(model: ModelSpec) -> None:
+    if not model.id.strip():
+        raise DataError("model.id: a name such as org/name, got ''; set it: model.id=...")
+    if model.source not in SOURCES:
+        near = nearest(model.source, SOURCES)
+        raise DataError(f"model.source: one of {', '.join(SOURCES)}, got {model.source[:80]!r}; {near}")
+
+
+def _check_candidates(candidates: Mapping[str, KVTreatment]) -> None:
+    if not candidates:
+        raise DataError("kv: at least one candidate, got none; name one, such as kv=[fp8_e4m3]")
+    for name, treatment in candidates.items():
+        check_name("kv", name, CANDIDATE_MARKS)
+        if name in RESERVED:
+            raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {name!r}; give it another name")
+        for layer in treatment.skip_layers:
+            if not (layer.isascii() and layer.isdecimal()) and layer != "sliding_window":
+                rule = "layer numbers or sliding_window"
+                raise DataError(f"kv.{name}.skip_layers: {rule}, got {layer[:80]!r}; such as ['0','29']")
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    if not (sampling.temperature == 0 or 0.01 <= sampling.temperature < math.inf):
+        rule = "0 or at least 0.01 (vLLM clamps what is between)"
+        raise DataError(f"sampling.temperature: {rule}, got {sampling.temperature}; such as sampling.temperature=0.7")
+    check_number("sampling.top_p", sampling.top_p, above=0, up_to=1, usual=1.0)
+    check_number("sampling.top_k", sampling.top_k, at_least=0, up_to=2**31 - 1, usual=0)
+    check_number("sampling.epochs", sampling.epochs, at_least=1, up_to=1000, usual=1)
+    check_number("sampling.seed", sampling.seed, at_least=0, up_to=2**63 - 1, usual=0)
+    if sampling.epochs > 1 and sampling.temperature == 0:
+        rule = "1 when greedy (every epoch would be the same)"
+        raise DataError(f"sampling.epochs: {rule}, got {sampling.epochs}; set sampling.temperature too")
+
+
+def _check_argument(name: str, value: Any) -> None:
+    if not name.isidentifier():
+        raise DataError(f"engine.args: names of the engine's arguments, got {name[:80]!r}; correct it")
+    try:
+        digest(value)
+    except ValueError:
+        rule = "a value that JSON has: no NaN, no infinity, no broken text"
+        raise DataError(f"engine.args.{name}: {rule}, got {str(value)[:80]!r}; correct it") from None
+
+
+def _check_environment(where: str, env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise DataError(f"{where}: environment variables, got {f'{name}={value}'[:80]!r}; correct name and value")
