@@ -59,7 +59,6 @@ HYDRA_SAYS = (
         r"Could not delete (?:from config\. )?'(.*?)'",
         r"\1: a key that is there and can go, got one that is not; drop the argument",
     ),
-    (r"The value of '(.*?)' is (.*) and not (.*)\.$", r"\1: its value \2 to leave out, got \3; write ~\1"),
 )
 """What Hydra says, and how it is said here."""
 
@@ -224,6 +223,8 @@ def _check_overrides(overrides: Sequence[Override], folders: Sequence[Path]) -> 
             simple = re.fullmatch(r"[^(]*,[^(]*", written)
             remedy = f"for a list write {key}=[{one_line(written, 80)}]" if simple else "write the value itself"
             raise DataError(f"{key}: one value, got {shown(written)}; {remedy}")
+        if override.is_delete() and "=" in text:
+            raise DataError(f"{key}: a key to leave out, without a value, got {shown(written)}; write ~{key}")
         if given.setdefault(key, written) != written:
             raise DataError(f"{key}: one value, got {shown(given[key])} and {shown(written)}; leave one of them out")
         if any((folder / override.key_or_group).is_dir() for folder in folders) and not override.is_delete():

@@ -156,6 +156,11 @@ WRITTEN = (
         line="gate.min_turns: one value, got '20' and '200'; leave one of them out",
     ),
     _case(
+        "a value for what is left out",
+        "~engine.args.seed=0",
+        line="engine.args.seed: a key to leave out, without a value, got '0'; write ~engine.args.seed",
+    ),
+    _case(
         "a choice twice",
         "kv=[fp8_e4m3,fp8_e4m3]",
         line="kv: each choice once, got 'fp8_e4m3' twice; leave one of them out",
