@@ -54,6 +54,7 @@ HYDRA_SAYS = (
         r"\1: a group as the defaults list has it, got '\1'; did you mean '\2'?",
     ),
     (r"Multiple values for (\S+)\.", r"\1: one choice, got a second one; write \1=... without +"),
+    (r"Override (\S+) looks like .* group '(.*?)' does not exist", r"\1: a group that is there, got '\2'; correct it"),
     (r"An item is already at '(.*?)'", r"\1: a new key behind +, got one that is there; write \1=... without +"),
     (
         r"Could not delete (?:from config\. )?'(.*?)'",
@@ -269,7 +270,10 @@ def _refuse(error: Exception, folders: Sequence[Path]) -> NoReturn:
     if isinstance(error, OmegaConfBaseException):
         reason = one_line(str(error).partition("\n")[0].rpartition(" raised while resolving interpolation: ")[2])
         raise DataError(f"{error.full_key}: a value, got ${{...}} without one ({reason}); correct it") from None
-    said = " ".join(str(error).split()) or str(cause).partition("\n")[0]
+    said = " ".join(str(error).split())
+    if isinstance(cause, OmegaConfBaseException):
+        reason = str(cause).partition("\n")[0]
+        said = f"{said}: {reason}".removeprefix(": ")
     for pattern, line in HYDRA_SAYS:
         if match := re.search(pattern, said):
             raise DataError(one_line(match.expand(line))) from None

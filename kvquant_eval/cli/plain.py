@@ -66,9 +66,9 @@ def known_keys(data: Any, known: Iterable[str], where: str = "") -> Mapping[str,
 
 def unknown_key(where: str, key: str, known: Iterable[str]) -> DataError:
     """The error for ``key``, which is none of ``known``."""
-    return DataError(
-        f"{one_line(where) or 'configuration'}: a known key, got {shown(key)}; {one_line(nearest(key, sorted(known)))}"
-    )
+    known = sorted(known)
+    remedy = one_line(nearest(key, known)) if known else "leave it out"
+    return DataError(f"{one_line(where) or 'configuration'}: a known key, got {shown(key)}; {remedy}")
 
 
 def missing(where: str) -> DataError:
