@@ -38,13 +38,15 @@ from kvquant_eval.core.score import Scorer
 from kvquant_eval.core.settings import EngineSettings, PlaceboKind, Settings, TrackingSettings
 
 PACKAGE = Path(__file__).parents[1]
+AUTO, NEVER = "auto", "never"
+"""What ``resume`` may be, beside a run folder."""
 OPEN = ("engine.args.", "engine.env.")
 """What the engine takes is its own business: any key may be added there without Hydra's ``+``."""
 LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
     "model", "engine", "golden", "sampling", "block_requests", "baseline", "kv", "gate", "workloads", "tracking",
-    "runs_dir", "cache_dir",
+    "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
@@ -135,6 +137,7 @@ def build(data: Mapping[str, Any]) -> Settings:
             raise missing(key)
     gate = dict(mapping(top["gate"], "gate"))
     placebo = value(PlaceboKind, gate.pop("placebo", None), "gate.placebo")
+    minutes = gate.pop("max_minutes", None)
     workloads = mapping(top.get("workloads", {}), "workloads")
     rules = {name: score_rules(workload, f"workloads.{name}") for name, workload in workloads.items()}
     return Settings(
@@ -146,6 +149,8 @@ def build(data: Mapping[str, Any]) -> Settings:
         baseline=baseline(top["baseline"]),
         candidates={name: candidate(name, kv) for name, kv in mapping(top.get("kv", {}), "kv").items()},
         placebo=placebo,
+        max_minutes=None if minutes is None else value(float, minutes, "gate.max_minutes"),
+        reuse=value(str, top["resume"], "resume") != NEVER,
         policy=record(Policy, gate, "gate", scores=rules),
         scorers={
             name: {
