@@ -243,4 +243,4 @@ def _decide(
 def _ending(settings: Settings) -> str:
     """``-<model>-<candidates>``, of letters that are safe in a file name: a run is named by its UTC time and this."""
     raw = f"-{settings.model.id.split('/')[-1]}-{'+'.join(settings.candidates)}"
-    return "".join(c if c.isalnum() or c in "-+._" else "-" for c in raw)[:105]
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-+._") else "-" for c in raw)[:105]

@@ -20,6 +20,7 @@ from kvquant_eval.cli import config
 from kvquant_eval.cli.table import show, show_plan
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
+from kvquant_eval.core.text import one_line, safe
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.runfolder import RunFolder
 from kvquant_eval.pipeline import GateRun, gate, regate, rehearse, track
@@ -45,7 +46,7 @@ class _Lines(logging.Handler):
     """Warnings of the package as lines on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _say(record.getMessage())
+        _say(one_line(record.getMessage()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,12 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _parse(arguments)
     except DataError as error:
-        return _complain(str(error), 2)
+        return _complain(one_line(str(error)), 2)
     except EngineDied as died:
-        return _complain(f"{died}\n{_notes(died)}", Decision.INVALID.exit_code)
+        _say(safe(str(died)))
+        return _complain(_notes(died) or "no run was begun", Decision.INVALID.exit_code)
     except OSError as error:
         what = f"{error.filename or 'system'}: {error.strerror or error}; make room or correct the path"
-        return _complain("; ".join(filter(None, [what, _notes(error)])), 2)
+        return _complain(one_line("; ".join(filter(None, [what, _notes(error)]))), 2)
     except Interrupted as error:
         line = "; ".join(filter(None, [signal.Signals(error.args[0]).name, _notes(error)]))
         return _complain(line, 128 + int(error.args[0]))
@@ -88,7 +90,7 @@ def _parse(arguments: list[str]) -> int:
         return _conclude(regate(run, settings))
     with run.locked():
         warnings = track(run, settings)
-    return max((_complain(warning, 1) for warning in warnings), default=0)
+    return max((_complain(one_line(warning), 1) for warning in warnings), default=0)
 
 
 def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -> int:
@@ -114,7 +116,7 @@ def _conclude(run: GateRun) -> int:
     except (OSError, SystemExit):  # rich would leave with status 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails too
     for warning in run.warnings:
-        _say(warning)
+        _say(one_line(warning))
     return run.judgement.decision.exit_code
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.text import one_line
 
 _DROPPED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")  # a child must not write into the parent's run
 _LAST_LINES = 15
@@ -164,4 +165,5 @@ class Child:
         lines = self.log.read_bytes()[self._began :].decode("utf-8", errors="replace").splitlines()
         first = next((found["error"] for line in lines if (found := _CORE_ERROR.search(line))), "")
         named = f"{cause} ({first})" if first and first not in cause else cause
-        return f"engine, during {op}: {named}; log {self.log}, its last lines:\n" + "\n".join(lines[-_LAST_LINES:])
+        last = "\n".join(map(one_line, lines[-_LAST_LINES:]))
+        return f"engine, during {op}: {one_line(named)}; log {self.log}, its last lines:\n{last}"

@@ -125,7 +125,7 @@ class RunFolder:
         return ArmFolder(self.path / "arms" / name)
 
     def write_config(self, config: dict[str, Any]) -> None:
-        _atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        _atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
 
     def config(self) -> dict[str, Any]:
         path = self.path / "config.yaml"

@@ -35,9 +35,12 @@ def main(argv: list[str]) -> int:
     threading.Thread(target=_die_with_parent, args=(life,), daemon=True).start()
     with contextlib.suppress(OSError):  # where memory runs out, the system ends an engine rather than the gate
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-    with os.fdopen(source, encoding="utf-8") as requests, os.fdopen(sink, "w", encoding="utf-8") as answers:
+    with (
+        os.fdopen(source, encoding="utf-8") as requests,
+        os.fdopen(sink, "w", encoding="utf-8", errors="replace") as answers,
+    ):
         for answer in _serve(requests, _Beat(answers)):
-            answers.write(json.dumps(answer) + "\n")
+            answers.write(json.dumps(answer, ensure_ascii=False) + "\n")  # a lone surrogate ends here, as a ?
             answers.flush()
     return 0
 
