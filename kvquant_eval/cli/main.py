@@ -61,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DataError as error:
         return _complain(one_line(str(error)), 2)
     except EngineDied as died:
-        _say(safe(str(died)))
-        return _complain(_notes(died) or "no run was begun", Decision.INVALID.exit_code)
+        return _complain(safe(str(died)), Decision.INVALID.exit_code)  # while the model was made ready
     except OSError as error:
         what = f"{error.filename or 'system'}: {error.strerror or error}; make room or correct the path"
         return _complain(one_line("; ".join(filter(None, [what, _notes(error)]))), 2)
