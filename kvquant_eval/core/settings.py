@@ -76,13 +76,18 @@ class EngineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingSettings:
-    """MLflow: where runs go. ``uri`` empty: nothing is logged. ``log_texts``: replies go along with the scores."""
+    """MLflow: where runs go. ``uri`` empty: nothing is logged. ``log_texts``: replies go along with the scores.
+
+    ``timeout_s`` bounds all of it (seconds): no request is begun later. MLflow's own settings bound one request.
+    """
 
     uri: str
     experiment: str
     log_texts: bool = False
+    timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
+        check_number("tracking.timeout_s", self.timeout_s, above=0, up_to=WEEK, usual=300)
         if self.uri and not self.experiment.strip():
             raise DataError("tracking.experiment: a name where tracking.uri is set, got none; or choose tracking=none")
 

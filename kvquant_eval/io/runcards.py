@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from typing_extensions import TypedDict
 
-from kvquant_eval.core.codec import canonical, digest
+from kvquant_eval.core.codec import canonical, digest, from_data
 from kvquant_eval.core.records import Decision, Realisation
+from kvquant_eval.io import tables as stored
+from kvquant_eval.io.decisions import DecisionDocument, read_decision
 from kvquant_eval.io.runfolder import RunFolder
 from kvquant_eval.io.runtables import note, reply_table, run_name, score_table
 
@@ -27,6 +30,14 @@ COLOURS = {
     "INVALID": "#6a1b9a",
 }
 VALIDATION = {Decision.PROMOTE: "approved", Decision.HOLD: "rejected"}
+
+
+class _Model(TypedDict):
+    source: str
+
+
+class _Config(TypedDict):
+    model: _Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +73,24 @@ class RunCard:
 
 
 def read_cards(folder: Path, log_texts: bool) -> list[RunCard]:
-    """The baseline's card, then one a candidate."""
-    document = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
-    tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("turns", "deltas")}
+    """The baseline's card, then one a candidate. Raises DataError, in one line, for a damaged folder."""
+    document = read_decision(folder / "decision.json")
+    tables = stored.read(folder)
     shown = shown_scores(document["candidates"])
-    repeat = document["controls"].get("repeat", {})
+    repeat: Mapping[str, Any] = document["controls"].get("repeat", {})
     baseline = {**repeat, "name": "baseline", "kv": document["baseline"]["kv"], "decision": "BASELINE"}
-    scheme = str(RunFolder(folder).config()["model"]["source"])
+    run = RunFolder(folder)
+    scheme = from_data(_Config, run.config(), f"{folder / 'config.yaml'}")["model"]["source"]
     return [
         RunCard(
             name=run_name(document["model"], arm["kv"]),
-            logged_at=int(pd.Timestamp(document["created_at"]).timestamp() * 1000),
+            logged_at=int(datetime.fromisoformat(document["created_at"]).timestamp() * 1000),
             params=_params(document, arm, shown),
             metrics=_metrics(document, arm, shown),
             tags=_tags(document, arm, log_texts),
             golden={key: document["golden"][key] for key in ("name", "version", "sha256", "n_turns")},
             scores=score_table(document, arm, shown, tables),
-            replies=reply_table(document, arm, RunFolder(folder)) if log_texts else None,
+            replies=reply_table(document, arm, run) if log_texts else None,
             version=None if arm is baseline else _version(document, arm, scheme),
         )
         for arm in (baseline, *document["candidates"])
@@ -98,9 +110,9 @@ def shown_scores(candidates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {workload: name for workload, (_, name) in worst.items()}
 
 
-def _metrics(document: Mapping[str, Any], arm: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, float]:
+def _metrics(document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, float]:
     """Finite values only: MLflow stores NaN as 0. The baseline is compared with its repeat."""
-    replayed = document["arms"].get(arm["name"], {})
+    replayed: Mapping[str, Any] = document["arms"].get(arm["name"], {})
     values: dict[str, Any] = {
         "kv/bytes_per_token": arm["kv"].get("bytes_per_token"),
         "kv/capacity_tokens": arm["kv"].get("capacity_tokens"),
@@ -125,7 +137,7 @@ def _metrics(document: Mapping[str, Any], arm: Mapping[str, Any], shown: Mapping
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _params(document: Mapping[str, Any], arm: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, str]:
+def _params(document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, str]:
     """The constants. A value that MLflow would cut silently is replaced by its hash."""
     sections: dict[str, Any] = {
         "model": _pick(document["model"], "id revision weights_sha256 dtype provenance chat_template_sha256"),
@@ -147,7 +159,7 @@ def _param(value: Any) -> str:
     return f"sha256 {hashlib.sha256(text.encode()).hexdigest()} of {len(text)} characters, see decision.json"
 
 
-def _tags(document: Mapping[str, Any], arm: Mapping[str, Any], log_texts: bool) -> dict[str, str]:
+def _tags(document: DecisionDocument, arm: Mapping[str, Any], log_texts: bool) -> dict[str, str]:
     """``kv.signoff_id``, ``kv.arm`` and ``kv.policy_sha256`` find a run again; ``kv.content_sha256`` says whether it is
     still what the folder holds (ids and times apart)."""
     kv, model = arm["kv"], document["model"]
@@ -175,7 +187,7 @@ def _tags(document: Mapping[str, Any], arm: Mapping[str, Any], log_texts: bool) 
     }
 
 
-def _version(document: Mapping[str, Any], arm: Mapping[str, Any], scheme: str) -> VersionCard:
+def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) -> VersionCard:
     """``hf://<id>@<revision>``; a local folder is known by the hash of its weights, as its revision is only a word."""
     model, kv, decision = document["model"], arm["kv"], Decision(arm["decision"])
     at = model["weights_sha256"] if scheme == "folder" else model["revision"] or model["weights_sha256"]

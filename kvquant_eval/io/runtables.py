@@ -9,6 +9,7 @@ import pandas as pd
 
 from kvquant_eval.core.records import Measure
 from kvquant_eval.core.text import safe
+from kvquant_eval.io.decisions import DecisionDocument
 from kvquant_eval.io.report.markdown import escape
 from kvquant_eval.io.report.names import kv_name
 from kvquant_eval.io.runfolder import RunFolder
@@ -21,7 +22,7 @@ def run_name(model: Mapping[str, Any], kv: Mapping[str, Any]) -> str:
     return f"{model['id']} {kv_name(kv)}"
 
 
-def note(document: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
+def note(document: DecisionDocument, arm: Mapping[str, Any]) -> str:
     """Markdown: the decision in the first line, the reasons, and the verdict of every class."""
     marks = [name for name, on in (("self test", arm.get("self_test")), ("post hoc", document["post_hoc"])) if on]
     if arm["decision"] == "BASELINE":
@@ -55,7 +56,7 @@ def _rows(workload: str, judged: Mapping[str, Any]) -> list[str]:
 
 
 def score_table(
-    document: Mapping[str, Any], arm: Mapping[str, Any], shown: Mapping[str, str], tables: Mapping[str, pd.DataFrame]
+    document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[str, str], tables: Mapping[str, pd.DataFrame]
 ) -> pd.DataFrame:
     """One row a turn, in the same order in every run: the class's shown score, its drop, and every score (points)."""
     turns, deltas = tables["turns"], tables["deltas"]
@@ -87,7 +88,7 @@ def score_table(
     return pd.DataFrame(rows).sort_values(["class", "turn_id"], ignore_index=True)
 
 
-def reply_table(document: Mapping[str, Any], arm: Mapping[str, Any], run: RunFolder) -> pd.DataFrame:
+def reply_table(document: DecisionDocument, arm: Mapping[str, Any], run: RunFolder) -> pd.DataFrame:
     """The flagged turns with both replies (first epoch)."""
     flagged = {} if arm["decision"] == "BASELINE" else {f["turn_id"]: f for f in reversed(arm["flagged_turns"])}
     texts = {name: _texts(run, name, flagged) for name in (arm.get("baseline", "baseline"), arm["name"])}
@@ -116,7 +117,7 @@ def _texts(run: RunFolder, arm: str, wanted: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _identity(document: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, str]:
+def _identity(document: DecisionDocument, arm: Mapping[str, Any]) -> dict[str, str]:
     kv = arm["kv"]
     return {
         "model": document["model"]["id"],

@@ -1,4 +1,7 @@
-"""``turns.parquet`` (one row a turn x arm x epoch x scorer) and ``deltas.parquet`` (one row a turn x arm x scorer)."""
+"""``turns.parquet`` (one row a turn x arm x epoch x scorer) and ``deltas.parquet`` (one row a turn x arm x scorer).
+
+Both carry the schema version of ``decision.json`` in their metadata, and a checksum a page.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,68 @@ from typing import Any
 
 import pandas as pd
 
-from kvquant_eval.core.codec import to_data
+from kvquant_eval.core.codec import DataError, to_data
+from kvquant_eval.core.document import SCHEMA_VERSION
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import Prepared
 from kvquant_eval.core.text import writable
 
+TURNS = {
+    "arm": "str", "turn_id": "str", "workload": "str", "turn_index": "int64", "scorer": "str", "outcome": "str",
+    "points": "float64",
+}  # fmt: skip
+DELTAS = {"arm": "str", "turn_id": "str", "scorer": "str", "drop": "float64"}
+"""The columns that readers rely on; only points and drops may be empty."""
+
 
 def write(folder: Path, judgement: Judgement, model: Mapping[str, Any], prepared: Prepared) -> None:
     """Write both tables; model id and KV dtype stand in every row."""
-    turns_frame(judgement, model, prepared).to_parquet(folder / "turns.parquet", index=False)
-    deltas_frame(judgement, model).to_parquet(folder / "deltas.parquet", index=False)
+    save(turns_frame(judgement, model, prepared), folder / "turns.parquet")
+    save(deltas_frame(judgement, model), folder / "deltas.parquet")
+
+
+def save(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table with the schema version."""
+    frame.attrs["schema_version"] = SCHEMA_VERSION
+    frame.to_parquet(path, index=False, write_page_checksum=True)
+
+
+def read(folder: Path) -> dict[str, pd.DataFrame]:
+    """Both tables, ``turns`` and ``deltas``. A table of a run without scores is empty and has no columns.
+
+    Raises DataError, in one line, for a damaged table, one of another schema version, and one that lacks a column.
+    """
+    return {name: _read(folder / f"{name}.parquet", types) for name, types in (("turns", TURNS), ("deltas", DELTAS))}
+
+
+def _read(path: Path, types: Mapping[str, str]) -> pd.DataFrame:
+    remedy = f"write it again with `kvquant-eval regate {path.parent}`"
+    try:
+        frame = pd.read_parquet(path, page_checksum_verification=True)
+    except Exception as error:  # noqa: BLE001 - whatever a damaged file makes pandas and pyarrow raise
+        raise DataError(f"{path}: a parquet table, got {_reason(error)}; {remedy}") from None
+    version = frame.attrs.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(f"{path}: schema version {SCHEMA_VERSION}, got {version!r}; {remedy}")
+    if frame.empty:
+        return frame
+    missing = sorted(set(types) - set(frame.columns))
+    if missing:
+        raise DataError(f"{path}: a column {missing[0]!r}, got none; {remedy}")
+    try:
+        frame = frame.astype(dict(types))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: the columns' types, got {_reason(error)}; {remedy}") from None
+    empty = [name for name, kind in types.items() if kind == "str" and frame[name].isna().any()]
+    if empty:
+        raise DataError(f"{path}: a value in every row of column {empty[0]!r}, got none; {remedy}")
+    return frame
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def turns_frame(judgement: Judgement, model: Mapping[str, Any], prepared: Prepared) -> pd.DataFrame:

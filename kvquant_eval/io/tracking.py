@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import logging
 import os
 import re
+import shutil
 import sqlite3
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,16 +17,19 @@ from typing import Any
 
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.settings import TrackingSettings
+from kvquant_eval.io.clock import Clock, Timed, locked
 from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards
 
 ARTIFACTS = ("decision.json", "junit.xml")
 WITH_TEXTS = ("report.md", "report.html")
 SCORES_TABLE = "turn_scores.json"
 REPLIES_TABLE = "flagged_replies.json"
+NEW_DATABASE = ".kvquant-eval-new-"
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # a server may ask for hours
 }
 
 
@@ -37,14 +41,17 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
     """Log a finished run folder: the baseline's run, then one a candidate, then the registry; return the run ids.
 
     Called last, when ``decision.json``, the tables and the reports are on disk. A second call finds the runs of the
-    first and changes nothing; it completes what was broken off. Raises TrackingError after MLflow's bounded retries.
+    first and changes nothing; it completes what was broken off, even by ``kill -9``. Raises DataError for a damaged
+    folder, TrackingError after MLflow's bounded retries or ``settings.timeout_s``.
     """
     if not settings.uri:
         return []
     cards = read_cards(folder, settings.log_texts)
+    clock = Clock("tracking.timeout_s", settings.timeout_s)
     with _quiet():
         try:
-            return _log(folder, settings, cards)
+            with locked(folder / "decision.json", clock):
+                return _log(folder, settings, cards, clock)
         except Exception as error:
             reason = _masked(" ".join(str(error).split()) or type(error).__name__)[:300]
             raise TrackingError(
@@ -53,16 +60,35 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
             ) from error
 
 
-def _log(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard]) -> list[str]:
-    client, experiment = _open(settings)
+def _log(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard], clock: Clock) -> list[str]:
+    database = _database(settings.uri)
+    if database is None:
+        return _write_all(folder, settings, cards, clock)
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with locked(database.parent, clock):
+        _create(database)
+        return _write_all(folder, settings, cards, clock)
+
+
+def _write_all(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard], clock: Clock) -> list[str]:
+    from mlflow import MlflowClient
+
+    bare = MlflowClient(settings.uri, settings.uri)
+    client = Timed(bare, clock)
+    experiment = _experiment(client, settings)
     mine = f"tags.`kv.signoff_id` = '{cards[0].tags['kv.signoff_id']}'"
+    running = f"{mine} and attributes.status = 'RUNNING'"
     try:
         earlier = client.search_runs([experiment], mine)
-        runs = [_write(client, experiment, card, folder, earlier) for card in cards]
+        finished = [run for run in earlier if run.info.status == "FINISHED"]
+        _discard(client, [run for run in earlier if run not in finished])
+        runs = [_write(client, experiment, card, folder, finished) for card in cards]
+        _discard(client, client.search_runs([experiment], running))  # a create_run whose answer was lost came twice
     except BaseException:  # an interrupt too must leave no run RUNNING
+        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
         with contextlib.suppress(Exception):
-            for run in client.search_runs([experiment], f"{mine} and attributes.status = 'RUNNING'"):
-                client.set_terminated(run.info.run_id, "FAILED")
+            for run in bare.search_runs([experiment], running):
+                bare.set_terminated(run.info.run_id, "FAILED")
         raise
     for card, run_id in zip(cards, runs, strict=True):
         if card.version is not None:
@@ -70,18 +96,21 @@ def _log(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard]) -> 
     return runs
 
 
-def _open(settings: TrackingSettings) -> tuple[Any, str]:
-    """The client and the experiment's id. A database file is created once, under a lock, its artifacts beside it."""
-    from mlflow import MlflowClient
+def _experiment(client: Any, settings: TrackingSettings) -> str:
+    """The experiment's id. The artifacts of a database file lie beside it."""
+    from mlflow.exceptions import MlflowException
 
     database = _database(settings.uri)
-    with _locked(database):
-        client = MlflowClient(settings.uri, settings.uri)
+    location = (database.parent / "mlartifacts").as_uri() if database else None
+    experiment = client.get_experiment_by_name(settings.experiment)
+    if experiment is None:
+        try:
+            return str(client.create_experiment(settings.experiment, artifact_location=location))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another gate, or by a request whose answer was lost
+                raise
         experiment = client.get_experiment_by_name(settings.experiment)
-        if experiment is not None:
-            return client, experiment.experiment_id
-        location = (database.parent / "mlartifacts").as_uri() if database else None
-        return client, client.create_experiment(settings.experiment, artifact_location=location)
+    return str(experiment.experiment_id)
 
 
 def _database(uri: str) -> Path | None:
@@ -90,33 +119,41 @@ def _database(uri: str) -> Path | None:
     return None if path == uri else Path(path).resolve()
 
 
-@contextlib.contextmanager
-def _locked(database: Path | None) -> Iterator[None]:
-    """Creating a database races with itself; what cannot be one fails here at once (MLflow retries for 100 s)."""
-    if database is None:
-        yield
-        return
-    database.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(database.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        with contextlib.closing(sqlite3.connect(database)) as probe:
-            probe.execute("PRAGMA schema_version")
-        yield
-    finally:
-        os.close(folder)
+def _create(database: Path) -> None:
+    """Make a database that is not there in a folder of its own and move it in: a half-made one cannot be repaired.
+
+    What cannot be a database fails here at once (MLflow retries for 100 s).
+    """
+    from mlflow import MlflowClient
+
+    if not database.exists() or database.stat().st_size == 0:
+        for left in database.parent.glob(f"{NEW_DATABASE}*"):
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=NEW_DATABASE, dir=database.parent) as folder:
+            new = Path(folder) / database.name
+            MlflowClient(f"sqlite:///{new}", f"sqlite:///{new}").search_experiments(max_results=1)
+            new.replace(database)
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as probe:
+        probe.execute("PRAGMA schema_version")
 
 
-def _write(client: Any, experiment: str, card: RunCard, folder: Path, earlier: Sequence[Any]) -> str:
-    """Write one run, or return the finished one that says the same. Broken and outdated ones go to MLflow's trash."""
+def _discard(client: Any, runs: Sequence[Any]) -> None:
+    """End runs and move them to MLflow's trash."""
+    for run in runs:
+        if run.info.status != "FINISHED":
+            client.set_terminated(run.info.run_id, "FAILED")
+        client.delete_run(run.info.run_id)
+
+
+def _write(client: Any, experiment: str, card: RunCard, folder: Path, finished: Sequence[Any]) -> str:
+    """Write one run, or return the finished one that says the same. Outdated ones go to MLflow's trash."""
     from mlflow.entities import DatasetInput, InputTag, Metric, Param
 
-    same = [r for r in earlier if all(r.data.tags.get(k) == card.tags[k] for k in ("kv.arm", "kv.policy_sha256"))]
+    same = [r for r in finished if all(r.data.tags.get(k) == card.tags[k] for k in ("kv.arm", "kv.policy_sha256"))]
     for run in same:
-        if run.info.status == "FINISHED" and run.data.tags.get("kv.content_sha256") == card.tags["kv.content_sha256"]:
+        if run.data.tags.get("kv.content_sha256") == card.tags["kv.content_sha256"]:
             return str(run.info.run_id)
-    for run in same:
-        client.delete_run(run.info.run_id)
+    _discard(client, same)
     run_id: str = client.create_run(experiment, tags=dict(card.tags), run_name=card.name).info.run_id
     client.log_batch(
         run_id,
@@ -157,17 +194,14 @@ def _register(client: Any, card: VersionCard, run_id: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    versions = list(client.search_model_versions(f"name = '{card.model}'"))
-    mine = next((version for version in versions if version.run_id == run_id), None)
-    if mine is None:
-        mine = client.create_model_version(
-            card.model,
-            card.source,
-            run_id,
-            tags=dict(card.tags),
-            description=card.description,
-            await_creation_for=0,
-        )
+    versions = _versions(client, card)
+    if all(version.run_id != run_id for version in versions):
+        tags, about = dict(card.tags), card.description
+        client.create_model_version(card.model, card.source, run_id, tags=tags, description=about, await_creation_for=0)
+        versions = _versions(client, card)
+    mine, *twins = (version for version in versions if version.run_id == run_id)
+    for version in twins:  # of a request whose answer was lost
+        client.delete_model_version(card.model, version.version)
     if not card.alias or any(_overtakes(version, card) for version in versions):
         return
     if card.decision is Decision.PROMOTE:
@@ -176,6 +210,11 @@ def _register(client: Any, card: VersionCard, run_id: str) -> None:
         number = client.get_registered_model(card.model).aliases.get(card.alias)
         if number is not None and _same_weights(client.get_model_version(card.model, str(number)), card):
             client.delete_registered_model_alias(card.model, card.alias)
+
+
+def _versions(client: Any, card: VersionCard) -> list[Any]:
+    """The model's versions, the oldest first."""
+    return sorted(client.search_model_versions(f"name = '{card.model}'"), key=lambda version: int(version.version))
 
 
 def _overtakes(version: Any, card: VersionCard) -> bool:

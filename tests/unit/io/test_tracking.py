@@ -14,18 +14,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
-from kvquant_eval.core.records import BlockResult, Measure, Outcome, Replay
 from kvquant_eval.core.settings import TrackingSettings
-from kvquant_eval.io import tracking
-from kvquant_eval.io.journal import Journal
+from kvquant_eval.io import tables, tracking
 from kvquant_eval.io.tracking import TrackingError, log
-
-BF16 = {"requested": "bfloat16", "effective": "bfloat16", "realisation": "native"}
-STORED = {"layers_quantized": 2, "layers_skipped": [], "bytes_per_token": 96.0, "capacity_tokens": 4096}
-TURNS = ("faq-a/t00", "math-a/t00", "math-a/t01")
-HOSTILE = "<script>alert(1)</script>\x1b[2J|"
+from tests.fakes import decided
+from tests.fakes.decided import TURNS
 
 
 @dataclass(frozen=True)
@@ -68,92 +62,18 @@ def store(database: Path, request: pytest.FixtureRequest) -> Store:
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     uri = f"sqlite:///{database}"
     settings = TrackingSettings(uri=uri, experiment=name)
+    database.parent.mkdir(exist_ok=True)
     with tracking._quiet():
-        tracking._open(settings)
+        tracking._create(database)
     return Store(settings=settings, client=MlflowClient(uri, uri), model=f"org/{name}")
 
 
-def score(drop: float, *, bound: float | None, role: str = "gate") -> dict[str, Any]:
-    return {
-        "role": role, "margin": 2.0, "n_turns": 2, "n_headroom": 2,
-        "baseline_mean": 80.0, "candidate_mean": 80.0 - drop,
-        "mean_drop": drop, "ci_lower": None if bound is None else drop - 1, "ci_upper": bound, "drop_nats": None,
-        "recovery": None if bound is None else 100 - drop, "drops_over": int(drop > 2), "gains_over": 0,
-    }  # fmt: skip
-
-
-def classes(drop: float) -> dict[str, Any]:
-    """``faq`` has a score without a bound, ``coding`` none at all."""
-    scores = {"gl_reply": score(drop / 2, bound=drop), "gl_span": score(drop, bound=drop + 1)}
-    judged = {
-        "math": {"verdict": "FAIL" if drop > 2 else "PASS", "n_turns": 2, "scores": scores},
-        "faq": {"verdict": "INCONCLUSIVE", "n_turns": 1, "scores": {"gl_reply": score(0.0, bound=None)}},
-        "coding": {"verdict": "INCONCLUSIVE", "n_turns": 0, "scores": {}},
-    }
-    return {name: {"reasons": [], "n_headroom": 0, "n_missing": 0, **value} for name, value in judged.items()}
-
-
-def flag(turn_id: str, name: str) -> dict[str, Any]:
-    return {"turn_id": turn_id, "class": "math", "score": name, "turn_index": 0, "drop": 7.0}
-
-
 def make_document(store: Store, run_id: str, **change: Any) -> dict[str, Any]:
-    kv = {"requested": "fp8_e4m3", "effective": "fp8_e4m3", "realisation": change.pop("realisation", "native")}
-    decision, drop = change.pop("decision", "PROMOTE"), change.pop("drop", 1.0)
-    arm = {"decoded_tokens_per_s": 50.0, "prefix_cache_share": 0.75}
-    candidate = {
-        "name": "fp8", "self_test": change.pop("self_test", False), "baseline": "baseline",
-        "kv": {**kv, **STORED, "bytes_per_token": 48.0},
-        "decision": decision, "reasons": [f"math: {HOSTILE}"], "findings": [], "classes": classes(drop),
-        "flagged_turns": [flag("math-a/t01", "gl_span"), flag("math-a/t01", "gl_reply")] if drop > 2 else [],
-    }  # fmt: skip
-    repeat = {"kv": BF16, "decision": "PROMOTE", "reasons": [], "classes": classes(0.0), "flagged_turns": []}
-    return {
-        "schema_version": 1, "run_id": run_id, "created_at": change.pop("at", "2026-01-01T00:00:00+00:00"),
-        "decision": decision, "exit_code": 0, "reasons": [], "post_hoc": change.pop("post_hoc", False),
-        "model": {
-            "id": store.model, "revision": change.pop("revision", "r1"),
-            "weights_sha256": change.pop("weights", "w" * 64), "dtype": "bfloat16", "provenance": "",
-            "chat_template_sha256": "t" * 64, "kv": {"baseline": BF16, "fp8": kv},
-        },
-        "engine": {
-            "name": "vllm", "version": "0.32.0", "device": "cpu", "attention_backend": "CPU_ATTN",
-            "args": {"x": "y" * 7000},
-        },
-        "golden": {"name": "agents", "version": "1", "sha256": "a" * 64, "n_turns": 3, "n_skipped": 0},
-        "policy": {"name": "default", "sha256": change.pop("policy", "p" * 64), "rule": "default", "hardest": "math"},
-        "sampling": {"temperature": 0.0, "epochs": 1}, "baseline": {"kv": {**BF16, **STORED}},
-        "controls": {"repeat": repeat},
-        "candidates": [candidate], "arms": {"baseline": arm, "fp8": arm},
-    }  # fmt: skip
+    return decided.document(store.model, run_id, **change)
 
 
 def make_run(store: Store, folder: Path, **change: Any) -> Path:
-    """A finished run folder of three turns; the faq turn is unscored in the candidate."""
-    document = make_document(store, run_id=folder.name, **change)
-    folder.mkdir()
-    (folder / "decision.json").write_text(json.dumps(document))
-    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"source": "hub"}, "pinned": {}}))
-    for name in ("report.md", "report.html", "junit.xml"):
-        (folder / name).write_text(name)
-    turns = [
-        {"arm": arm, "turn_id": turn, "workload": turn.split("-")[0], "turn_index": 0, "scorer": name, "epoch": 0,
-         "outcome": "ok", "points": None if (arm, turn) == ("fp8", "faq-a/t00") else 70.0, "explanation": "a text"}
-        for arm in ("fp8", "baseline") for turn in reversed(TURNS) for name in ("gl_reply", "gl_span")
-    ]  # fmt: skip
-    pd.DataFrame(turns).to_parquet(folder / "turns.parquet")
-    drops = [{"arm": "fp8", "turn_id": turn, "scorer": "gl_span", "drop": 1.5} for turn in TURNS[1:]]
-    pd.DataFrame(drops).to_parquet(folder / "deltas.parquet")
-    for arm in ("baseline", "fp8"):
-        (folder / "arms" / arm).mkdir(parents=True)
-        replays = tuple(
-            Replay(turn_id=turn, measure=Measure.GENERATED, epoch=0, outcome=Outcome.OK, text=f"{arm} {HOSTILE}")
-            for turn in TURNS
-        )
-        Journal(folder / "arms" / arm / "replays.jsonl").commit(
-            BlockResult(index=0, replays=replays, preemptions=0, seconds=1.0)
-        )
-    return folder
+    return decided.run(store.model, folder, **change)
 
 
 def test_importing_it_leaves_mlflow_alone() -> None:
@@ -365,12 +285,12 @@ def test_what_died_is_logged_without_scores(store: Store, tmp_path: Path) -> Non
     folder = make_run(store, tmp_path / "run", decision="INVALID")
     document = json.loads((folder / "decision.json").read_text())
     lost = {"requested": "fp8_e4m3", "effective": "not read back", "realisation": "native"}
-    document["candidates"][0] |= {"kv": lost, "classes": {"math": {**classes(0)["coding"]}}}
+    document["candidates"][0] |= {"kv": lost, "classes": {"math": {**decided.classes(0)["coding"]}}}
     document["baseline"]["kv"] = lost | {"requested": "bfloat16"}
     document["controls"] = {}
     (folder / "decision.json").write_text(json.dumps(document))
     for name in ("turns", "deltas"):
-        pd.DataFrame([]).to_parquet(folder / f"{name}.parquet")
+        tables.save(pd.DataFrame([]), folder / f"{name}.parquet")
     log(folder, store.settings)
     candidate = store.runs()[1]
     assert candidate.info.run_name.endswith("KV fp8_e4m3 (effective not read back, native)")
@@ -406,7 +326,8 @@ def test_the_environment_neither_leaks_in_nor_changes(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_artifacts_lie_next_to_the_database(store: Store, database: Path) -> None:
+def test_artifacts_lie_next_to_the_database(store: Store, database: Path, tmp_path: Path) -> None:
+    log(make_run(store, tmp_path / "run"), store.settings)
     experiment = store.client.get_experiment_by_name(store.settings.experiment)
     assert experiment.artifact_location == (database.parent / "mlartifacts").as_uri()
 
