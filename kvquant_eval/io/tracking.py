@@ -25,6 +25,8 @@ WITH_TEXTS = ("report.md", "report.html")
 SCORES_TABLE = "turn_scores.json"
 REPLIES_TABLE = "flagged_replies.json"
 NEW_DATABASE = ".kvquant-eval-new-"
+DATABASE_WAIT_S = 20.0
+"""For another writer; MLflow waits as long."""
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
@@ -53,9 +55,8 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
             with locked(folder / "decision.json", clock):
                 return _log(folder, settings, cards, clock)
         except Exception as error:
-            reason = _masked(" ".join(str(error).split()) or type(error).__name__)[:300]
             raise TrackingError(
-                f"tracking.uri: a store that takes the runs, got {_masked(settings.uri)} ({reason}); "
+                f"tracking.uri: a store that takes the runs, got {_masked(settings.uri)} ({_reason(error)}); "
                 f"the decision stands: make the store reachable and run `kvquant-eval relog {folder}`"
             ) from error
 
@@ -116,7 +117,7 @@ def _experiment(client: Any, settings: TrackingSettings) -> str:
 def _database(uri: str) -> Path | None:
     """The file behind ``sqlite:///<path>``, absolute; None for a server."""
     path = uri.removeprefix("sqlite:///")
-    return None if path == uri else Path(path).resolve()
+    return None if path == uri else Path(path).absolute()
 
 
 def _create(database: Path) -> None:
@@ -133,7 +134,7 @@ def _create(database: Path) -> None:
             new = Path(folder) / database.name
             MlflowClient(f"sqlite:///{new}", f"sqlite:///{new}").search_experiments(max_results=1)
             new.replace(database)
-    with contextlib.closing(sqlite3.connect(database, timeout=20)) as probe:
+    with contextlib.closing(sqlite3.connect(database, timeout=DATABASE_WAIT_S)) as probe:
         probe.execute("PRAGMA schema_version")
 
 
@@ -249,6 +250,12 @@ def _quiet() -> Iterator[None]:
             os.environ.pop(name, None)
             if old is not None:
                 os.environ[name] = old
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line: no SQL, and both ends of what is long, as the cause may stand at either."""
+    text = _masked(" ".join(str(error).split()).split(" [SQL:")[0]) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:145]} … {text[-145:]}"
 
 
 def _masked(text: str) -> str:
