@@ -151,7 +151,7 @@ def read_decision(path: Path) -> DecisionDocument:
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path}: schema version {SCHEMA_VERSION}, got {_shown(version)}; "
+            f"{path}: schema version {SCHEMA_VERSION}, got {'none' if version is None else _shown(version)}; "
             "use the kvquant-eval that wrote it (or regate)"
         )
     try:

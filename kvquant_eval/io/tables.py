@@ -48,7 +48,8 @@ def read(folder: Path) -> dict[str, pd.DataFrame]:
 def _read(path: Path, types: Mapping[str, str]) -> pd.DataFrame:
     remedy = f"write it again with `kvquant-eval regate {path.parent}`"
     try:
-        frame = pd.read_parquet(path, page_checksum_verification=True)
+        with path.open("rb") as file:
+            frame = pd.read_parquet(file, page_checksum_verification=True)
     except Exception as error:  # noqa: BLE001 - whatever a damaged file makes pandas and pyarrow raise
         raise DataError(f"{path}: a parquet table, got {_reason(error)}; {remedy}") from None
     version = frame.attrs.get("schema_version")
