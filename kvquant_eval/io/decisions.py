@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from kvquant_eval.core.codec import DataError, canonical, from_data
 from kvquant_eval.core.document import SCHEMA_VERSION
-from kvquant_eval.io.report.safe import safe
+from kvquant_eval.core.text import safe
 
 REMEDY = "restore the file, or write it again with `kvquant-eval regate`"
 

@@ -15,7 +15,7 @@ from kvquant_eval.core.codec import DataError, to_data
 from kvquant_eval.core.document import SCHEMA_VERSION
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import Prepared
-from kvquant_eval.core.text import writable
+from kvquant_eval.core.text import safe, writable
 
 TURNS = {
     "arm": "str", "turn_id": "str", "workload": "str", "turn_index": "int64", "scorer": "str", "outcome": "str",
@@ -73,7 +73,7 @@ def _read(path: Path, types: Mapping[str, str]) -> pd.DataFrame:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return safe(" ".join(str(error).split()))[:200] or type(error).__name__
 
 
 def turns_frame(judgement: Judgement, model: Mapping[str, Any], prepared: Prepared) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from typing import Any
 
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.settings import TrackingSettings
+from kvquant_eval.core.text import safe
 from kvquant_eval.io.clock import Clock, Timed, locked
 from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards
 
@@ -255,7 +256,7 @@ def _quiet() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """An error in one line: no SQL, and both ends of what is long, as the cause may stand at either."""
     text = _masked(" ".join(str(error).split()).split(" [SQL:")[0]) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:145]} … {text[-145:]}"
+    return safe(text if len(text) <= 300 else f"{text[:145]} … {text[-145:]}")
 
 
 def _masked(text: str) -> str:
