@@ -64,6 +64,7 @@ def _model(judgement: Judgement, settings: Settings, prepared: Prepared) -> dict
         "weights_sha256": prepared.weights_sha256,
         "dtype": facts.model_dtype if facts else None,
         "provenance": settings.model.provenance,
+        "trust_remote_code": settings.model.trust_remote_code,
         "chat_template_sha256": prepared.template_sha256,
         "kv": {n: kv_names(r) for n, r in judgement.arms.items()},
     }

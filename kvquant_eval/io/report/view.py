@@ -196,6 +196,7 @@ def _attestation(document: Data) -> Section:
         ("device", engine["device"]),
         ("model dtype", model["dtype"] or "not read back"),
         ("model provenance", model["provenance"] or NONE),
+        ("trust_remote_code", "on: code of the model folder was run" if model["trust_remote_code"] else "off"),
         ("weights sha256", model["weights_sha256"]),
         ("chat template sha256", model["chat_template_sha256"]),
         ("versions", ", ".join(f"{name} {version}" for name, version in engine["versions"].items())),

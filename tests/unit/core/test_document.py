@@ -176,3 +176,9 @@ def test_the_identity_is_the_question_not_the_answer(made: Settings, written: An
     ]
     marks = {written(other)["identity_sha256"] for other in others[:2]}
     assert len(marks | {same}) == 3
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_the_decision_says_whether_the_models_code_was_run(made: Settings, written: Any, trusted: bool) -> None:
+    model = replace(made.model, trust_remote_code=trusted)
+    assert written(replace(made, model=model))["model"]["trust_remote_code"] is trusted
