@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import GoldenTurn, RenderedTurn, Span
+from kvquant_eval.worker.errors import clause
+from kvquant_eval.worker.limits import bounded
+
+LONGEST = 64_000_000
+"""Characters of a rendered turn, many times what the longest contexts hold."""
 
 
 def render(tokenizer: Any, template: str, turn: GoldenTurn, max_tokens: int) -> RenderedTurn:
@@ -27,8 +33,7 @@ def render(tokenizer: Any, template: str, turn: GoldenTurn, max_tokens: int) -> 
     golden_ids, offsets = encoded.input_ids[:stop], encoded.offset_mapping[:stop]
     if not golden_ids:
         raise DataError(f"{turn.turn_id}: a golden reply of at least one token, got none; give the reference a content")
-    needed = len(prompt_ids) + max(len(golden_ids), turn.max_tokens)
-    return RenderedTurn(
+    rendered = RenderedTurn(
         turn_id=turn.turn_id,
         workload=turn.workload,
         conversation_id=turn.conversation_id,
@@ -37,8 +42,18 @@ def render(tokenizer: Any, template: str, turn: GoldenTurn, max_tokens: int) -> 
         golden_ids=tuple(golden_ids),
         spans=tuple(_span(turn.turn_id, reply, offsets, span) for span in turn.decisive),
         max_tokens=turn.max_tokens,
-        skip=f"needs {needed} tokens, the context is {max_tokens}" if needed > max_tokens else "",
     )
+    needed = needed_tokens(rendered)
+    return (
+        rendered
+        if needed <= max_tokens
+        else replace(rendered, skip=f"needs {needed} tokens, the context is {max_tokens}")
+    )
+
+
+def needed_tokens(turn: RenderedTurn) -> int:
+    """The context that a turn takes: prompt plus the longer of golden reply and reply limit."""
+    return len(turn.prompt_ids) + max(len(turn.golden_ids), turn.max_tokens)
 
 
 def normalise(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +74,15 @@ def _texts(tokenizer: Any, template: str, turn: GoldenTurn) -> tuple[str, str]:
     options: dict[str, Any] = {"chat_template": template, "tools": list(turn.tools) or None, "tokenize": False}
     try:
         history = [normalise(message) for message in turn.messages]
-        prompt: str = tokenizer.apply_chat_template(history, add_generation_prompt=True, **options)
-        whole: str = tokenizer.apply_chat_template([*history, normalise(turn.reference)], **options)
+        with bounded():
+            prompt: str = tokenizer.apply_chat_template(history, add_generation_prompt=True, **options)
+            whole: str = tokenizer.apply_chat_template([*history, normalise(turn.reference)], **options)
     except Exception as error:  # Jinja and tokenizer errors of any kind: the template is the user's
         raise DataError(
-            f"{turn.turn_id}: the chat template must render, got {type(error).__name__}: {error}"
+            f"{turn.turn_id}: the chat template must render, got {clause(error)}; correct the template"
         ) from error
+    if len(whole) > LONGEST:
+        raise DataError(f"{turn.turn_id}: at most {LONGEST:,} characters, got {len(whole):,}; correct the template")
     if not whole.startswith(prompt):
         raise DataError(f"{turn.turn_id}: the chat template must extend the prompt by the reply, got another history")
     return prompt, whole[len(prompt) :]

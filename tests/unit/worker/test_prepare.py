@@ -1,22 +1,18 @@
-"""Finding the model, hashing it, and what can be known before an engine starts."""
+"""Finding the model, and what can be known of it and the turns before an engine starts."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm.engine.arg_utils import EngineArgs
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import ModelSpec, Realisation
+from kvquant_eval.core.records import ModelSpec
 from kvquant_eval.worker import embedded
-from kvquant_eval.worker import prepare as preparing
 from kvquant_eval.worker.embedded import ModelFolder
-from kvquant_eval.worker.prepare import OWN_ARGS, check_engine_args, check_formats, locate, weights_sha256
-from tests.fakes.records import treatment
+from kvquant_eval.worker.prepare import check_fit, check_vocabulary, locate
+from tests.fakes.records import rendered_turn
 
 
 def spec(source: str, **changes: Any) -> ModelSpec:
@@ -41,6 +37,15 @@ def test_the_embedded_model_is_unpacked_into_the_cache(tmp_path: Path, monkeypat
     assert locate(spec("embedded"), tmp_path) == made.path
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(cache: Path) -> ModelFolder:
+        raise OSError(28, "No space left on device", "model.safetensors")
+
+    monkeypatch.setattr(embedded, "materialise", full)
+    with pytest.raises(DataError, match=r"^cache_dir: .*No space left on device.*; make room or set it$"):
+        locate(spec("embedded"), tmp_path)
+
+
 def test_the_hub_is_asked_for_the_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
@@ -60,79 +65,27 @@ def test_a_hub_that_fails_is_one_line_with_a_remedy(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(
-        DataError, match=r"^model\.id: .*got org/model@r1 \(401 Client Error\); correct the id"
+        DataError, match=r"^model\.id: .*got org/model@r1 \(OSError: 401 Client Error\); correct the id"
     ) as caught:
         locate(spec("hub"), tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_weights_by_hand(tmp_path: Path) -> None:
-    for name, content in (("b.safetensors", b"2"), ("a.safetensors", b"1"), ("config.json", b"{}")):
-        (tmp_path / name).write_bytes(content)
-    lines = "".join(
-        f"{name} {hashlib.sha256(content).hexdigest()}\n"
-        for name, content in (("a.safetensors", b"1"), ("b.safetensors", b"2"))
-    )
-    assert weights_sha256(tmp_path) == hashlib.sha256(lines.encode()).hexdigest()
+def test_a_class_without_a_turn_that_fits_is_refused_with_what_it_needs() -> None:
+    fits = rendered_turn("a", workload="faq")
+    skipped = [
+        rendered_turn(name, workload="hard", prompt_ids=range(n), max_tokens=8, skip="needs more")
+        for name, n in (("b", 90), ("c", 50))
+    ]
+    check_fit([fits, rendered_turn("d", workload="hard"), *skipped], 16)
+    with pytest.raises(
+        DataError, match=r"^engine\.args\.max_model_len: .*got 16 and 'hard' needs at least 58; raise it, or leave"
+    ):
+        check_fit([fits, *skipped], 16)
 
 
-def test_one_bit_or_one_name_makes_other_weights(tmp_path: Path) -> None:
-    file = tmp_path / "a.safetensors"
-    file.write_bytes(b"1")
-    first = weights_sha256(tmp_path)
-    file.write_bytes(b"0")
-    assert weights_sha256(tmp_path) != first
-    file.write_bytes(b"1")
-    assert weights_sha256(tmp_path) == first
-    file.rename(tmp_path / "b.safetensors")
-    assert weights_sha256(tmp_path) != first
-
-
-def test_a_hub_cache_names_its_files_by_their_hash(tmp_path: Path) -> None:
-    sha = hashlib.sha256(b"1").hexdigest()
-    blobs, snapshot, copy = (tmp_path / name for name in ("blobs", "snapshot", "copy"))
-    for folder in (blobs, snapshot, copy):
-        folder.mkdir()
-    (blobs / sha).write_bytes(b"1")
-    (snapshot / "model.safetensors").symlink_to(blobs / sha)
-    (copy / "model.safetensors").write_bytes(b"1")
-    assert weights_sha256(snapshot) == weights_sha256(copy)
-
-
-def test_models_of_other_weight_files_are_apart(tmp_path: Path) -> None:
-    for name, content in (("one", b"1"), ("two", b"2")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "pytorch_model.bin").write_bytes(content)
-    try:
-        hashes = [weights_sha256(tmp_path / name) for name in ("one", "two")]
-    except DataError:
-        return  # such a folder may be refused
-    assert hashes[0] != hashes[1]
-
-
-@pytest.mark.parametrize("content", [None, "{", "\udcff"])
-def test_a_broken_configuration_is_named(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "config.json").write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(DataError, match=r"config\.json: a model configuration in JSON, got "):
-        preparing._config(tmp_path)
-
-
-def test_unknown_reference_formats_get_the_nearest() -> None:
-    check_formats([treatment("int8", Realisation.REFERENCE), treatment("anything")])
-    with pytest.raises(DataError, match=r"^kv\.arm\.dtype: a reference format, got 'int9'; did you mean 'int8'\?"):
-        check_formats([treatment("int9", Realisation.REFERENCE)])
-
-
-def test_unknown_engine_arguments_get_the_nearest() -> None:
-    check_engine_args({"tensor_parallel_size": 4})
-    with pytest.raises(DataError, match=r"^engine\.args\.tensor_paralel_size: .*tensor_parallel_size"):
-        check_engine_args({"tensor_paralel_size": 4})
-
-
-@pytest.mark.parametrize("name", OWN_ARGS)
-def test_arguments_of_the_gate_are_not_the_users(name: str) -> None:
-    """With processed log probabilities, say, every forced token would have a probability of 1 at every dtype."""
-    with pytest.raises(DataError, match=rf"^engine\.args\.{name}: not an argument that the gate sets itself, got it; "):
-        check_engine_args({name: "x"})
-    assert name in {field.name for field in dataclasses.fields(EngineArgs)}
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    check_vocabulary([rendered_turn(prompt_ids=(1, 9), golden_ids=(3,))], 10, tmp_path)
+    for beyond in ({"prompt_ids": (1, 10)}, {"golden_ids": (10,)}):
+        with pytest.raises(DataError, match=r"a tokenizer of the model's 10 tokens, got token 10; "):
+            check_vocabulary([rendered_turn(**beyond)], 10, tmp_path)
