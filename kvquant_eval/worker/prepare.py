@@ -50,7 +50,7 @@ def prepare(
         device=device_name(),
         versions=versions(),
         kv_cache_scheme=bool((config.get("quantization_config") or {}).get("kv_cache_scheme")),
-        context=limit,
+        context=admitted.context,
         turns=rendered,
     )
 
