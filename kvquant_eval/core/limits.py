@@ -15,9 +15,8 @@ def check_name(where: str, name: str, marks: str = "_.-") -> None:
 
     ``marks`` are allowed beside ASCII letters and digits.
     """
-    allowed = rf"[A-Za-z0-9{re.escape(marks)}]{{1,{LONGEST_NAME}}}"
-    if name.startswith(".") or not re.fullmatch(allowed, name):
-        rule = f"names of letters, digits and {' '.join(marks)}, at most {LONGEST_NAME} of them and no dot first"
+    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9{re.escape(marks)}]{{0,{LONGEST_NAME - 1}}}", name):
+        rule = f"names of letters, digits and {' '.join(marks)}, at most {LONGEST_NAME} of them and no mark first"
         raise DataError(f"{where}: {rule}, got {name[:80]!r}; rename it")
 
 

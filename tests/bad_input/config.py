@@ -126,7 +126,7 @@ NAMED = (
     _case(
         "a candidate named like a path",
         "+kv={a/../b:{dtype:fp8_e4m3}}",
-        line="kv: names of letters, digits and _ . + -, at most 80 of them and no dot first, got 'a/../b'; rename it",
+        line="kv: names of letters, digits and _ . + -, at most 80 of them and no mark first, got 'a/../b'; rename it",
     ),
 )
 WRITTEN = (

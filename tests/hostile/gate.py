@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kvquant_eval.core.codec import digest, from_json
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
-from kvquant_eval.core.records import Measure, ModelSpec
+from kvquant_eval.core.records import GoldenSet, GoldenTurn, Measure, ModelSpec
 from kvquant_eval.core.scorers.likelihood import ReplyLikelihood, SpanLikelihood
 from kvquant_eval.core.scorers.math_steps import MathSteps
 from kvquant_eval.core.scorers.text import Match, TokenF1
 from kvquant_eval.core.scorers.tool_call import ToolCall
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.io.golden import MANIFEST
+from kvquant_eval.io.manifest import MANIFEST
 from tests.fakes.gate import settings as fake_settings
 from tests.fakes.gate import treatments
 from tests.hostile.engine import CANDIDATES, TURNS
@@ -51,6 +53,14 @@ def write_golden(folder: Path, kind: str) -> Path:
     about = {"name": names(kind, 44), "version": names(kind, 15), "licence": said, "provenance": said}
     (folder / MANIFEST).write_text(json.dumps({**about, "files": files}))
     return folder
+
+
+def read(folder: Path, workloads: Iterable[str] = ()) -> GoldenSet:
+    """The set with no rule checked: the loader refuses such names, and what comes behind it must stand all the same."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    lines = [line for name in manifest["files"] for line in (folder / name).read_bytes().splitlines()]
+    turns = tuple(from_json(GoldenTurn, line, "turn") for line in lines)
+    return GoldenSet(name=manifest["name"], version=manifest["version"], sha256=digest(manifest["files"]), turns=turns)
 
 
 def settings(folder: Path, kind: str) -> Settings:

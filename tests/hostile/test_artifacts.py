@@ -20,9 +20,10 @@ from rich.console import Console
 
 from kvquant_eval.cli.table import show
 from kvquant_eval.core.text import TEXT_CHARS, safe
+from kvquant_eval.io import golden as golden_io
 from kvquant_eval.pipeline import GateRun, gate
 from tests.hostile.engine import CANDIDATES, TURNS
-from tests.hostile.gate import settings, turn_id, write_golden
+from tests.hostile.gate import read, settings, turn_id, write_golden
 from tests.hostile.payloads import KINDS, MILLION, SHORT, name, text
 
 SHOWN = (*range(20), *range(TURNS - 20, TURNS))
@@ -89,6 +90,8 @@ def _elsewhere(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         (folder / "here").mkdir()
         patch.chdir(folder / "here")
+        patch.setattr(golden_io, "load", read)
+        patch.setattr("kvquant_eval.core.policy.check_name", lambda *_: None)
         yield
 
 

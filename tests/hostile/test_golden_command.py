@@ -10,12 +10,22 @@ import pytest
 from kvquant_eval.cli.golden import main
 from kvquant_eval.core.codec import from_json
 from kvquant_eval.core.records import GoldenTurn
-from tests.hostile.gate import turn_id, write_golden
+from tests.hostile.gate import read, turn_id, write_golden
 
 
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_golden(tmp_path_factory.mktemp("set") / "golden", "hostile"))
+@pytest.fixture
+def golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As if the loader had let it through."""
+    monkeypatch.setattr("kvquant_eval.cli.golden._turns", lambda path: read(path).turns)
+    return str(write_golden(tmp_path / "golden", "hostile"))
+
+
+def test_the_loader_refuses_it_in_one_harmless_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stats", "--path", str(write_golden(tmp_path / "golden", "hostile"))]) == 2
+    said = capsys.readouterr().err
+    assert hidden(said) == set()
+    assert said.count("\n") == 1
+    assert len(said) < 2000
 
 
 def hidden(text: str) -> set[str]:
