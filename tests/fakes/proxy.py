@@ -146,5 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in ("content-length", "transfer-encoding", "connection"):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(body) + cut))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if cut else body)
