@@ -252,7 +252,7 @@ RANGES = (
     _case(
         "a negative count",
         "engine.retries=-1",
-        line="engine.retries: at least 0 and up to 100, got -1; such as engine.retries=1",
+        line="engine.retries: at least 0 and up to 100, got -1; such as engine.retries=2",
     ),
     _case(
         "more log probabilities than vLLM gives",

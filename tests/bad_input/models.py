@@ -161,7 +161,7 @@ CASES: Sequence[Case] = (
         what="a tokenizer that wants to run code",
         make=broken(code_in_tokenizer),
         line="{folder}/model/tokenizer_config.json: a tokenizer that runs no code of its folder, got auto_map "
-        "{{'AutoTokenizer': ['evil.Evil', None]}}; read that code, then set model.trust_remote_code=true",
+        "{'AutoTokenizer': ['evil.Evil', None]}; read that code, then set model.trust_remote_code=true",
     ),
     Case(
         what="no chat template",
@@ -192,7 +192,7 @@ CASES: Sequence[Case] = (
     Case(
         what="a syntax error in the chat template",
         make=with_template(b"{% for message in messages %}\n{{ message.content }\n{% endfor %}"),
-        line="{folder}/own.jinja:2: a Jinja chat template, got unexpected '}}'; correct it",
+        line="{folder}/own.jinja:2: a Jinja chat template, got unexpected '}'; correct it",
     ),
     Case(
         what="a chat template that reaches for Python",
@@ -216,7 +216,7 @@ CASES: Sequence[Case] = (
         what="a model that wants to run code",
         make=with_arguments(model_type="evil", architectures=["EvilForCausalLM"], auto_map=EVIL_MAP),
         line="{folder}/model/config.json: a model that runs no code of its folder, got auto_map "
-        "{{'AutoConfig': 'evil.Config', 'AutoModelForCausalLM': 'evil.Model'}}; read that code, then set "
+        "{'AutoConfig': 'evil.Config', 'AutoModelForCausalLM': 'evil.Model'}; read that code, then set "
         "model.trust_remote_code=true",
     ),
     Case(

@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from kvquant_eval.cli.main import main
+from kvquant_eval.worker.embedded import materialise
 from tests.bad_input.case import Case
 from tests.bad_input.document import GROUPS, PATH, text
+from tests.fakes.model import CACHE
 
 CASES = [pytest.param(case, id=f"{title}: {case.what}") for title, cases in GROUPS for case in cases]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tokenizer() -> None:
+    """Unpacked before anybody looks at what is printed."""
+    materialise(CACHE)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class HostileEngine:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec, self.kind, self.arm = spec, str(spec.args["kind"]), spec.treatment.name
 
-    def run(self, block: Block) -> BlockResult:
+    def run(self, block: Block, beat: Callable[[], None]) -> BlockResult:
         if self.arm == "raises":
             raise RuntimeError(names(self.kind))
         if self.arm == "dies":

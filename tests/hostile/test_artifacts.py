@@ -207,7 +207,8 @@ def test_the_configuration_comes_back(runs: dict[str, GateRun], files: dict[tupl
 def test_nothing_is_written_elsewhere_and_names_are_plain(folder: Path, runs: dict[str, GateRun]) -> None:
     assert {path.name for path in folder.iterdir()} == {"hostile", "harmless", "here"}
     assert list((folder / "here").iterdir()) == []
-    assert {path.name for path in (folder / "hostile").iterdir()} == {"golden", "runs"}
+    assert {path.name for path in (folder / "hostile").iterdir()} == {"cache", "golden", "runs"}
+    assert list((folder / "hostile" / "cache").iterdir()) == []
     (run,) = (folder / "hostile" / "runs").iterdir()
     assert run == runs["hostile"].folder.path
     assert all(re.fullmatch(r"[\w.+-]+", part) for path in paths(folder) for part in path.parts)

@@ -58,8 +58,8 @@ def test_what_an_engine_dies_of_is_harmless_and_bounded(tmp_path: Path) -> None:
 )
 def test_a_configuration_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
     run = RunFolder(tmp_path)
-    run.write_config({"pinned": text, text: [text]})
-    assert run.config() == {"pinned": text, text: [text]}
+    run.write_config({"pinned": {text: text}, text: [text]})
+    assert run.config() == {"pinned": {text: text}, text: [text]}
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == run.config()
 
 
