@@ -157,7 +157,8 @@ run_tests() {
     cd -- "$root"
     (($# == 0)) || exec "$bin/pytest" "$@"
     check
-    exec "$bin/pytest" --cov=kvquant_eval/core
+    "$bin/pytest" -m 'not integration and not gpu' --numprocesses 2 --dist loadfile --cov=kvquant_eval/core
+    exec "$bin/pytest" -m 'integration or gpu'
 }
 
 verb=${1:-quickstart}

@@ -310,8 +310,8 @@ class ModelSpec:
 class Prepared:
     """A model made ready and the golden turns rendered with it: what all arms share.
 
-    ``path`` is what the engine loads; the hashes are sha256 (hex) of the weights and of the chat template's text;
-    ``context`` is how many tokens a turn may have, prompt and reply together.
+    ``path`` is what the engine loads; the hashes are sha256 (hex) of the weights, of the chat template's text and of
+    config.json; ``context`` is how many tokens a turn may have, prompt and reply together.
     """
 
     path: str
@@ -320,5 +320,6 @@ class Prepared:
     device: str
     versions: Mapping[str, str]
     kv_cache_scheme: bool
+    config_sha256: str = ""
     context: int = 0
     turns: tuple[RenderedTurn, ...]

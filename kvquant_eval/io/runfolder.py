@@ -147,7 +147,8 @@ class RunFolder:
     def plan(self) -> Prepared:
         path = self.path / "plan.jsonl"
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            with path.open(encoding="utf-8", newline="\n") as file:  # other line ends may stand in a text
+                lines = list(file)
             data = (self.path / "prepared.json").read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: the plan of a run, got {error}; name a run folder") from None
@@ -206,7 +207,7 @@ def reuse(runs_dir: Path | None, into: ArmFolder) -> int:
 
 def last_speed(runs_dir: Path, like: Mapping[str, Any]) -> Speed | None:
     """The speed of the last arm of the same model, device and versions as an arm's ingredients say."""
-    same = ("model", "device", "versions")
+    same = ("model", "weights", "device", "versions")
     for arm in _arms(runs_dir, None):
         stored = arm.identity().get("ingredients")
         if not isinstance(stored, dict) or any(stored.get(key) != like[key] for key in same):

@@ -160,7 +160,8 @@ def _replay(request: ReplayRequest, output: RequestOutput) -> Replay:
     logprobs = tuple(float(step[token].logprob) for step, token in zip(steps, ids, strict=bool(steps)))
     forced = request.measure is Measure.FORCED
     finish = str(completion.finish_reason or "")
-    error = _fault(request, ids, logprobs)
+    seen = len(output.prompt_token_ids or ())
+    error = _fault(request, ids, logprobs, seen)
     outcome = Outcome.OK if forced else classify(ids, completion.text, finish)
     return Replay(
         turn_id=request.turn_id,
@@ -172,14 +173,16 @@ def _replay(request: ReplayRequest, output: RequestOutput) -> Replay:
         logprobs=() if error else logprobs,
         top=tuple(_top(step) for step in steps) if forced and not error else (),
         finish_reason=finish,
-        prompt_tokens=len(request.prompt_ids),
+        prompt_tokens=seen,
         cached_tokens=output.num_cached_tokens or 0,
         error=error,
     )
 
 
-def _fault(request: ReplayRequest, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> str:
-    """What makes a reply no evidence (empty: nothing)."""
+def _fault(request: ReplayRequest, ids: tuple[int, ...], logprobs: tuple[float, ...], seen: int) -> str:
+    """What makes a reply no evidence (empty: nothing). ``seen`` counts the prompt tokens that the engine took."""
+    if seen != len(request.prompt_ids):
+        return f"the engine took {seen} of {len(request.prompt_ids)} prompt tokens"
     if not all(map(math.isfinite, logprobs)):
         return "the engine returned a non-finite logprob"
     if request.measure is Measure.FORCED and ids != request.forced_ids:

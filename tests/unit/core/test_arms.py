@@ -117,7 +117,7 @@ def test_a_self_test_is_not_the_baseline_again(tmp_path: Path) -> None:
         {"blocks": BLOCKS * 2},
         *(
             {"prepared": replace(PREPARED, **{name: "other"})}  # type: ignore[arg-type]
-            for name in ("weights_sha256", "template_sha256", "device")
+            for name in ("weights_sha256", "config_sha256", "template_sha256", "device")
         ),
         {"prepared": replace(PREPARED, versions={"vllm": "0.33.0"})},
     ],

@@ -319,12 +319,12 @@ def test_the_last_runs_come_first(tmp_path: Path) -> None:
 
 
 def test_speed_is_that_of_an_arm_of_the_same_model_device_and_versions(tmp_path: Path) -> None:
-    like = {"model": ["m"], "device": "cpu", "versions": {"vllm": "1"}, "role": "baseline"}
+    like = {"model": ["m"], "weights": "w", "device": "cpu", "versions": {"vllm": "1"}, "role": "baseline"}
     folder = arm(tmp_path, "run", "f", 2)
     folder.write_identity({"fingerprint": "f", "ingredients": {**like, "role": "candidate"}})
     found = last_speed(tmp_path, like)
     assert found is not None
     assert found.seconds_per_token == 1.0 / 18  # 20 prompt tokens, 8 of them from the cache, and 6 decoded, in 1 s
     assert found.cached_share == 0.4
-    for key in ("model", "device", "versions"):
+    for key in ("model", "weights", "device", "versions"):
         assert last_speed(tmp_path, {**like, key: "other"}) is None
