@@ -32,16 +32,19 @@ BEAT_S = 1.0
 def main(argv: list[str]) -> int:
     """Serve until ``close`` or the end of input."""
     source, sink, life = (int(argument) for argument in argv)
-    threading.Thread(target=_die_with_parent, args=(life,), daemon=True).start()
+    guard = threading.Thread(target=_die_with_parent, args=(life,), daemon=True)
+    guard.start()
     with contextlib.suppress(OSError):  # where memory runs out, the system ends an engine rather than the gate
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     with (
+        contextlib.suppress(BrokenPipeError),
         os.fdopen(source, encoding="utf-8") as requests,
         os.fdopen(sink, "w", encoding="utf-8", errors="replace") as answers,
     ):
         for answer in _serve(requests, _Beat(answers)):
             answers.write(json.dumps(answer, ensure_ascii=False) + "\n")  # a lone surrogate ends here, as a ?
             answers.flush()
+    guard.join()  # a dead parent closes all three: leaving first would leave the engine's own children behind
     return 0
 
 

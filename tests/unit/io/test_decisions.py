@@ -108,7 +108,7 @@ UTC = "Value error, a time in UTC, such as 2026-01-31T12:00:00+00:00"
         ((*SCORE, "ci_upper"), "1", f"{MATH}.ci_upper: Input should be a valid number, got '1'"),
         (("created_at",), "2026-01-01 00:00:00", f"created_at: {UTC}, got '2026-01-01 00:00:00'"),
         (("created_at",), "2026-01-01T00:00:00+02:00", f"created_at: {UTC}, got '2026-01-01T00:00:00+02:00'"),
-        (("arms", "a\nb\x1b[2J"), 1, "arms.a b\\x1b[2J: Input should be a valid dictionary, got '1'"),
+        (("arms", "a\nb\x1b[2J"), 1, "arms.a\\nb\\x1b[2J: Input should be a valid dictionary, got '1'"),
     ],
 )  # fmt: skip
 def test_a_value_that_readers_cannot_use_is_named(folder: Path, path: tuple[Any, ...], value: Any, line: str) -> None:

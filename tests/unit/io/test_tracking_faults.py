@@ -222,5 +222,5 @@ def test_a_folder_that_cannot_be_written(database: Path, tmp_path: Path, there: 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
 def test_the_time_is_a_number_of_seconds(seconds: float) -> None:
-    with pytest.raises(DataError, match=r"^tracking\.timeout_s: seconds above 0, got "):
+    with pytest.raises(DataError, match=r"^tracking\.timeout_s: above 0 and up to 604800, got "):
         TrackingSettings(uri="", experiment="", timeout_s=seconds)
