@@ -81,7 +81,7 @@ def gate(folder: Path, *overrides: str) -> list[str]:
     return [sys.executable, "-m", "kvquant_eval.cli.main", "gate", *own, *overrides]
 
 
-def soak(command: Command, folder: Path, kills: int, seed: int = 0, left: int = 3) -> Iterator[Trial]:
+def soak(command: Command, folder: Path, kills: int, seed: int = 0, left: int = 2) -> Iterator[Trial]:
     """One trial a kill; ``left`` blocks of each of two arms are to be run in each."""
     chance = random.Random(seed)
     whole, calm = folder / "whole", folder / "calm"
