@@ -126,6 +126,7 @@ quickstart() {
     child=$!
     trap 'kill -INT "$child"' INT
     trap 'kill -TERM "$child"' TERM
+    trap 'kill -HUP "$child"' HUP # its own group does not hear that the terminal is gone
     while :; do
         status=0
         wait "$child" || status=$?

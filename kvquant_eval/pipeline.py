@@ -156,10 +156,11 @@ def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: Ex
         _name_strangers(resumed, ready.plan)
         return resumed
     if (found := _broken_off(settings, pinned, ready.plan)) is not None:
-        with suppress(DataError):  # somebody else went on with it
+        with suppress(DataError):  # somebody else is going on with it
             lock.enter_context(found.locked())
-            _name_strangers(found, ready.plan)
-            return found
+            if not found.finished:
+                _name_strangers(found, ready.plan)
+                return found
     run = new_run(Path(settings.runs_dir), f"{datetime.now(UTC):%Y%m%dT%H%M%S}{_ending(settings)}")
     lock.enter_context(run.locked())
     run.write_config({**settings.config, "pinned": pinned, "attested": "not yet read back"})

@@ -87,6 +87,8 @@ def _parse(arguments: list[str]) -> int:
     settings = config.build(run.config())
     if options.verb == "regate":
         return _conclude(regate(run, settings))
+    if not run.finished:
+        raise DataError(f"{run.path}: a run that came to its end, got one that was broken off; go on with it first")
     with run.locked():
         warnings = track(run, settings)
     return max((_complain(one_line(warning), 1) for warning in warnings), default=0)

@@ -140,8 +140,10 @@ def test_a_gate_that_is_out_of_time(say: Callable[..., Said], tmp_path: Path) ->
         f"kvquant-eval: stopped after 0.0001 minutes (gate.max_minutes); the same command goes on with {run.path}, "
         f"and so does: kvquant-eval gate resume={run.path}\n"
     )
+    assert main(["relog", str(run.path)]) == 2
     assert main(["gate", f"resume={run.path}"]) == 0
     assert run.finished
+    assert main(["relog", str(run.path)]) == 0
 
 
 def test_a_second_gate_in_one_folder(

@@ -82,6 +82,7 @@ def run(model: str, folder: Path, **change: Any) -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"source": "hub"}, "pinned": {}}))
     for name in ("report.md", "report.html", "junit.xml"):
         (folder / name).write_text(name)
+    (folder / "tracking.json").write_text("{}")
     turns = [
         {"arm": arm, "turn_id": turn, "workload": turn.split("-")[0], "turn_index": 0, "scorer": name, "epoch": 0,
          "outcome": "ok", "points": None if (arm, turn) == ("fp8", "faq-a/t00") else 70.0, "explanation": "a text"}
