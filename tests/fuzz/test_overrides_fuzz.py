@@ -148,20 +148,18 @@ def test_any_data_gives_one_clean_line(plain: Any) -> None:
 
 
 def _damage(config: dict[str, Any], data: st.DataObject) -> None:
-    """Replace, remove or add something somewhere."""
+    """Replace, remove or add something somewhere. What is put in is a copy: it may be damaged in its turn."""
     *above, last = data.draw(st.sampled_from(list(_paths(config))) if config else st.just(("model",)))
     node: Any = config
     for key in above:
         node = node[key]
     match data.draw(st.sampled_from(["replace", "remove", "add"])):
         case "replace":
-            node[last] = data.draw(PLAIN)
+            node[last] = copy.deepcopy(data.draw(PLAIN))
         case "remove":
             node.pop(last, None)
         case "add":
-            node[data.draw(st.text(max_size=5) | st.integers() | st.sampled_from(["../x", ".", "a\nb"]))] = data.draw(
-                PLAIN
-            )
+            node[data.draw(KEY)] = copy.deepcopy(data.draw(PLAIN))
 
 
 def _settings_or_one_line(make: Callable[[], Settings]) -> None:
