@@ -48,6 +48,7 @@ KEYS = (
     "model", "engine", "golden", "sampling", "block_requests", "baseline", "kv", "gate", "workloads", "tracking",
     "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
+OPTIONAL = ("kv", "workloads", "resume", "dry_run")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -133,7 +134,7 @@ def build(data: Mapping[str, Any]) -> Settings:
     check_plain(data)
     top = known_keys({key: part for key, part in mapping(data, "configuration").items() if key not in STORED}, KEYS)
     for key in KEYS:
-        if key not in top and key not in ("kv", "workloads"):
+        if key not in top and key not in OPTIONAL:
             raise missing(key)
     gate = dict(mapping(top["gate"], "gate"))
     placebo = value(PlaceboKind, gate.pop("placebo", None), "gate.placebo")
@@ -150,7 +151,7 @@ def build(data: Mapping[str, Any]) -> Settings:
         candidates={name: candidate(name, kv) for name, kv in mapping(top.get("kv", {}), "kv").items()},
         placebo=placebo,
         max_minutes=None if minutes is None else value(float, minutes, "gate.max_minutes"),
-        reuse=value(str, top["resume"], "resume") != NEVER,
+        reuse=value(str, top.get("resume", AUTO), "resume") != NEVER,
         policy=record(Policy, gate, "gate", scores=rules),
         scorers={
             name: {

@@ -17,6 +17,7 @@ import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.cli import config
+from kvquant_eval.cli.plain import value
 from kvquant_eval.cli.table import show, show_plan
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
@@ -100,11 +101,12 @@ def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -
         sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
         return 0
     resumed = None
-    if data["resume"] not in (config.AUTO, config.NEVER):
-        resumed = RunFolder(Path(str(data["resume"])).resolve())
+    resume = value(str, data["resume"], "resume")
+    if resume not in (config.AUTO, config.NEVER):
+        resumed = RunFolder(Path(resume).resolve())
         data = config.resumed(resumed.config(), data, overrides)
     settings = config.build(data)
-    if data["dry_run"]:
+    if value(bool, data["dry_run"], "dry_run"):
         return show_plan(rehearse(settings))
     return _conclude(gate(settings, resumed))
 

@@ -132,7 +132,7 @@ class RunFolder:
         try:
             config = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
-            reason = " ".join(str(error).split())
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise DataError(f"{path}: the configuration of a run, got {reason}; name a run folder") from None
         if not isinstance(config, dict) or not isinstance(config.get("pinned"), dict):
             raise DataError(f"{path}: the configuration of a run, got one without 'pinned'; name a run folder")
