@@ -46,10 +46,13 @@ Command = Callable[[Path], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """``kills`` says what was killed and when (seconds after its start); ``wrong`` what was not as it must be."""
+    """``kills`` says what was killed and when (seconds after its start); ``wrong`` what was not as it must be;
+    ``last_run`` is how long the run took that came to its end (seconds).
+    """
 
     kills: tuple[str, ...]
     seconds: float
+    last_run: float
     committed: int
     wrong: tuple[str, ...]
 
@@ -57,16 +60,16 @@ class Trial:
 def main(kills: str = "30", seed: str = "0") -> int:
     """Print a line a trial, then the count."""
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        trials = []
+        done = []
         for trial in soak(whole_set, Path(folder), int(kills), int(seed)):
-            trials.append(trial)
+            done.append(trial)
             verdict = "; ".join(trial.wrong) or "equal"
             killed = ", then ".join(trial.kills)
             print(
-                f"{len(trials)}: {killed}; {trial.committed} blocks stood; {trial.seconds:.0f} s: {verdict}", flush=True
+                f"{len(done)}: {killed}; {trial.committed} blocks stood; {trial.seconds:.0f} s: {verdict}", flush=True
             )
-        failed = sum(bool(trial.wrong) for trial in trials)
-        print(f"{len(trials) - failed} of {len(trials)} decisions equal, {sum(len(t.kills) for t in trials)} kills")
+        failed = sum(bool(trial.wrong) for trial in done)
+        print(f"{len(done) - failed} of {len(done)} decisions equal, {sum(len(t.kills) for t in done)} kills")
         return failed
 
 
@@ -83,15 +86,23 @@ def gate(folder: Path, *overrides: str) -> list[str]:
 
 def soak(command: Command, folder: Path, kills: int, seed: int = 0, left: int = 2) -> Iterator[Trial]:
     """One trial a kill; ``left`` blocks of each of two arms are to be run in each."""
-    chance = random.Random(seed)
-    whole, calm = folder / "whole", folder / "calm"
-    start(command, whole).wait()
+    start(command, folder / "whole").wait()
+    yield from trials(command, folder / "whole", folder, kills, seed, left)
+
+
+def trials(command: Command, whole: Path, folder: Path, kills: int, seed: int, left: int) -> Iterator[Trial]:
+    """Break the whole run off again and again. The moment of a kill is drawn from as long as the last run took that
+    was not killed: the machine is not always equally fast.
+    """
+    chance, expected = random.Random(seed), decision(whole)
     began = time.monotonic()
-    broken(whole, calm, chance, left)
-    start(command, calm).wait()
-    made = Soak(command, whole, decision(whole), chance, left, time.monotonic() - began)
+    broken(whole, folder / "calm", chance, left)
+    start(command, folder / "calm").wait()
+    duration = time.monotonic() - began
     for index in range(kills):
-        yield made.trial(folder / f"trial-{index}", 2 if index % 3 == 2 else 1)
+        trial = Soak(command, whole, expected, chance, left, duration).trial(folder / "trial", 1 + (index % 3 == 2))
+        duration = trial.last_run
+        yield trial
 
 
 @dataclass(frozen=True)
@@ -112,11 +123,13 @@ class Soak:
         done, wrong, stood = [], [], set[str]()
         for _ in range(kills):
             process = start(self.command, folder)
-            done.append(kill(process, folder, self.chance.uniform(0, self.duration), self.chance))
+            done.append(kill(process, folder, self.chance.uniform(0, 0.9 * self.duration), self.chance))
             stood |= commits(folder)
             process.wait()
             wrong += [] if wait_until(lambda: not marked(MARK, str(folder)), 10) else ["processes are left"]
+        last = time.monotonic()
         start(self.command, folder).wait()
+        last_run = time.monotonic() - last
         found = decision(folder)
         wrong += [f"the decision differs in {key}" for key in self.expected if self.expected[key] != found.get(key)]
         wrong += [] if stood <= commits(folder) else ["a committed block ran again"]
@@ -126,6 +139,7 @@ class Soak:
         return Trial(
             kills=tuple(filter(None, done)),
             seconds=time.monotonic() - began,
+            last_run=last_run,
             committed=len(stood),
             wrong=tuple(wrong),
         )
