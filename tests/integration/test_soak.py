@@ -12,7 +12,7 @@ from benchmarks.soak import soak
 pytestmark = pytest.mark.integration
 
 KILLS = 3
-FEW = ("kv=[fp8_e5m2]", "block_requests=16")
+FEW = ("kv=[fp8_e5m2]", "block_requests=8", "workload=[faq,math_chain]")
 
 
 def test_killed_gates_decide_the_same(command: Callable[..., list[str]], tmp_path: Path) -> None:
