@@ -98,7 +98,8 @@ def trials(command: Command, whole: Path, folder: Path, kills: int, seed: int, l
     chance, expected, duration = random.Random(seed), decision(whole), FIRST_GUESS_S
     for index in range(kills):
         trial = Soak(command, whole, expected, chance, left, duration).trial(folder / "trial", 1 + (index % 3 == 2))
-        duration = trial.last_run
+        if trial.kills and trial.kills[-1].startswith("gate"):  # else all was done before the last run
+            duration = trial.last_run
         yield trial
 
 
