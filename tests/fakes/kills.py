@@ -30,7 +30,7 @@ def marked(name: str, value: str) -> list[int]:
     return found
 
 
-def wait_until(true: Callable[[], bool], seconds: float) -> bool:
+def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if true():

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.plan import make_blocks
 from kvquant_eval.core.records import BlockResult, KVTreatment, Sampling
 from kvquant_eval.io.child import Child, EngineDied
+from tests.fakes.kills import wait_until
 from tests.fakes.records import rendered_turn
 
 ENGINE = "tests.fakes.engine:FakeEngine"
@@ -29,15 +30,6 @@ BLOCKS = make_blocks([rendered_turn(f"t{i}", conversation_id=f"c{i}") for i in r
 def spec(name: str = "good") -> Any:
     treatment = KVTreatment(name=name, dtype="fp8_e4m3")
     return to_data(EngineSpec(model="m", revision=None, treatment=treatment, args={}))
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if true():
-            return True
-        time.sleep(0.02)
-    return true()
 
 
 def alive(pid: int) -> bool:
