@@ -189,7 +189,7 @@ def _check_cpu_kernel(where: str, dtype: str, size: int) -> None:
         _get_attn_isa(torch.bfloat16, 32, size, dtype)
     except NotImplementedError as error:
         rule, found = "a KV dtype that this CPU's attention takes", f"{dtype!r} with heads of {size}"
-        raise DataError(f"{where}: {rule}, got {found} ({message(error)}); use a GPU") from None
+        raise DataError(f"{where}: {rule}, got {found} ({message(error)}); use a GPU or a reference format") from None
 
 
 def _no_mla(treatment: KVTreatment, config: ModelConfig) -> DataError:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvquant_eval.worker.formats import FORMATS, Format
+from kvquant_eval.worker.linear import widen
 
 
 class KVExtension:
@@ -25,6 +26,10 @@ class KVExtension:
         blocks, block_size = self.cache_config.num_gpu_blocks, self.cache_config.block_size
         layers = [_facts(name, layer, blocks * block_size) for name, layer in self._layers()]
         return {"layers": layers, "num_blocks": blocks, "block_size": block_size}
+
+    def kv_widen(self) -> int:
+        """See ``linear.widen``."""
+        return widen(self.model_runner.model)
 
     def kv_install(self, format_name: str, skip: list[str]) -> int:
         """Round K and V of every layer whose index is not in ``skip``; return the number of layers hooked.

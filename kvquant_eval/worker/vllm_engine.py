@@ -52,6 +52,7 @@ class VllmEngine:
         else:
             args["logits_processors"] = ["kvquant_eval.worker.forcing:ForcedDecoding"]
         self.llm = LLM(**args)
+        self.widened = sum(self.llm.collective_rpc("kv_widen")) if args.get("enforce_eager") else 0
         if reference:
             self.llm.collective_rpc("kv_install", args=(treatment.dtype, list(treatment.skip_layers)))
 
@@ -79,6 +80,7 @@ class VllmEngine:
             for name in names
         }
         settings["compilation_mode"] = str(config.compilation_config.mode)
+        settings["linears_in_fp32"] = self.widened
         settings["forced_decoding"] = "trace_replay" if self.trace_replay else "logits_processor"
         return EngineFacts(
             engine="vllm",

@@ -11,6 +11,8 @@ from tests.bad_input.case import Case
 from tests.fakes.model import write_model
 
 Change = Callable[[Path], object]
+EVERYWHERE = "kv=[fp8_e4m3_ref]"
+"""Native FP8 needs a CPU with AVX-512."""
 
 
 def gate(folder: Path, *more: str) -> Sequence[str]:
@@ -40,7 +42,7 @@ def with_template(text: bytes) -> Callable[[Path], Sequence[str]]:
     def make(folder: Path) -> Sequence[str]:
         (folder / "own.jinja").write_bytes(text)
         write_model(folder / "model")
-        return gate(folder, f"model.chat_template={folder}/own.jinja")
+        return gate(folder, f"model.chat_template={folder}/own.jinja", EVERYWHERE)
 
     return make
 
@@ -233,7 +235,9 @@ CASES: Sequence[Case] = (
     ),
     Case(
         what="a context that takes no turn of a class",
-        make=with_arguments("engine.args.max_model_len=512", "workload=[faq,long_context]", "gate.hardest=faq"),
+        make=with_arguments(
+            "engine.args.max_model_len=512", "workload=[faq,long_context]", "gate.hardest=faq", EVERYWHERE
+        ),
         line="engine.args.max_model_len: a context that takes a turn of every class, got 512 and 'long_context' "
         "needs at least 915; raise it, or leave the class out of workload=[...]",
     ),
@@ -262,12 +266,12 @@ CASES: Sequence[Case] = (
         what="a head size that FP8 on the CPU does not take",
         make=with_arguments(head_dim=80),
         line="kv.fp8_e4m3.dtype: a KV dtype that this CPU's attention takes, got 'fp8_e4m3' with heads of 80 "
-        "(FP8 KV cache requires head_size divisible by 32 on CPU); use a GPU",
+        "(FP8 KV cache requires head_size divisible by 32 on CPU); use a GPU or a reference format",
     ),
     Case(
         what="a layer to skip that is not there",
-        make=with_arguments("kv.fp8_e4m3.skip_layers=['2']"),
-        line="kv.fp8_e4m3.skip_layers: layers 0 to 1, or sliding_window, got '2'; correct it",
+        make=with_arguments(EVERYWHERE, "kv.fp8_e4m3_ref.skip_layers=['2']"),
+        line="kv.fp8_e4m3_ref.skip_layers: layers 0 to 1, or sliding_window, got '2'; correct it",
     ),
     Case(
         what="a hub model while offline",

@@ -8,15 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.integration.conftest import Run
+from tests.integration.conftest import E4M3, E5M2, NATIVE, Run
 
 pytestmark = pytest.mark.integration
 
 MODEL = "SmolLM2-135M-Instruct"
 REPORTS = ("report.md", "report.html", "junit.xml")
 CANDIDATES = {
-    "fp8_e4m3": ("fp8_e4m3", "fp8_e4m3"),
-    "fp8_e5m2": ("fp8_e5m2", "fp8_e5m2"),
+    E4M3: ("fp8_e4m3", "fp8_e4m3" if NATIVE else "fp8_e4m3 in bfloat16"),
+    E5M2: ("fp8_e5m2", "fp8_e5m2" if NATIVE else "fp8_e5m2 in bfloat16"),
     "int8_ref": ("int8", "int8 in bfloat16"),
     "nvfp4_ref": ("nvfp4", "nvfp4 in bfloat16"),
 }

@@ -11,7 +11,7 @@ import pytest
 from kvquant_eval.core.compare import identical
 from kvquant_eval.core.records import Measure
 from kvquant_eval.io.runfolder import RunFolder
-from tests.integration.conftest import Run
+from tests.integration.conftest import E4M3, E5M2, FOUR, NATIVE, Run
 
 pytestmark = pytest.mark.integration
 
@@ -27,20 +27,21 @@ def test_the_exit_status_is_the_decisions(four: Run) -> None:
 def test_every_artifact_is_there(four: Run) -> None:
     for name in (*ARTIFACTS, *REPORTS):
         assert (four.folder / name).stat().st_size > 0, name
-    for arm in ("baseline", "repeat", "placebo", "fp8_e4m3", "fp8_e5m2", "int8_ref", "nvfp4_ref"):
+    for arm in ("baseline", "repeat", "placebo", E4M3, E5M2, "int8_ref", "nvfp4_ref"):
         for name in ("arm.json", "engine.json", "engine.log", "replays.jsonl"):
             assert (four.folder / "arms" / arm / name).stat().st_size > 0, (arm, name)
 
 
 def test_the_dtype_is_read_back_from_every_layer(four: Run) -> None:
     candidates = {c["name"]: c["kv"] for c in four.decision["candidates"]}
-    assert candidates["fp8_e4m3"]["effective"] == "fp8_e4m3"
-    assert candidates["fp8_e5m2"]["effective"] == "fp8_e5m2"
+    stored, less = ("", 2) if NATIVE else (" in bfloat16", 1)
+    assert candidates[E4M3]["effective"] == "fp8_e4m3" + stored
+    assert candidates[E5M2]["effective"] == "fp8_e5m2" + stored
     assert candidates["nvfp4_ref"]["effective"] == "nvfp4 in bfloat16"
     assert {kv["layers_quantized"] for kv in candidates.values()} == {30}
     assert four.decision["engine"]["attention_backend"] in ("CPU_ATTN (amx)", "CPU_ATTN (vec)")
-    assert candidates["fp8_e4m3"]["bytes_ratio"] == 0.5
-    assert candidates["fp8_e4m3"]["capacity_ratio"] == pytest.approx(2.0, rel=1e-3)  # whole cache blocks
+    assert candidates[E4M3]["bytes_ratio"] == 1 / less
+    assert candidates[E4M3]["capacity_ratio"] == pytest.approx(less, rel=1e-3)  # whole cache blocks
     assert candidates["int8_ref"]["bytes_ratio"] == 1.0
     assert four.decision["baseline"]["kv"]["bytes_per_token"] == 23040  # 30 layers x 2 x 3 heads x 64 x 2 bytes
 
@@ -61,14 +62,14 @@ def test_forced_decoding_ranks_the_formats(four: Run) -> None:
     deltas = pd.read_parquet(four.folder / "deltas.parquet")
     reply = deltas[deltas.scorer == "gl_reply"].groupby("arm")["drop"].apply(lambda drops: drops.abs().mean())
     assert reply["repeat"] == 0.0
-    assert max(reply["placebo"], reply["int8_ref"]) < reply["fp8_e4m3"] < reply["nvfp4_ref"]
-    assert reply["fp8_e4m3"] < reply["fp8_e5m2"]
+    assert max(reply["placebo"], reply["int8_ref"]) < reply[E4M3] < reply["nvfp4_ref"]
+    assert reply[E4M3] < reply[E5M2]
 
 
 def test_forced_replies_are_the_golden_ones(four: Run) -> None:
     run = RunFolder(four.folder)
     golden = {turn.turn_id: turn.golden_ids for turn in run.plan().turns}
-    for arm in ("baseline", "fp8_e4m3", "nvfp4_ref"):
+    for arm in ("baseline", E4M3, "nvfp4_ref"):
         forced = [r for r in run.arm(arm).replays() if r.measure is Measure.FORCED]
         assert len(forced) == len(golden)
         assert all(replay.token_ids == golden[replay.turn_id] for replay in forced)
@@ -82,7 +83,7 @@ def test_the_prefix_cache_worked_and_nothing_was_preempted(four: Run) -> None:
 
 
 def test_a_second_gate_reuses_what_is_there(four: Run, gate: Callable[..., Run], shared_folder: Path) -> None:
-    again = gate(shared_folder, "kv=[fp8_e4m3,fp8_e5m2,int8_ref,nvfp4_ref]")
+    again = gate(shared_folder, FOUR)
     assert again.status == four.status, again.output
     ours, theirs = again.decision, four.decision
     for key in ("run_id", "created_at"):

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak import soak
+from tests.integration.conftest import E5M2
 
 pytestmark = pytest.mark.integration
 
 KILLS = 3
-FEW = ("kv=[fp8_e5m2]", "block_requests=8", "workload=[faq,math_chain]")
+FEW = (f"kv=[{E5M2}]", "block_requests=8", "workload=[faq,math_chain]")
 
 
 def test_killed_gates_decide_the_same(command: Callable[..., list[str]], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kvquant_eval.cli.config import home
 from kvquant_eval.worker.embedded import materialise
-from tests.integration.conftest import Run
+from tests.integration.conftest import E4M3, E5M2, Run, needs_native_fp8
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +41,7 @@ def options(model: Path) -> tuple[str, ...]:
     return ("model=folder", "model.id=test/scheme", f"model.path={model}", f"model.chat_template={template}")
 
 
+@needs_native_fp8
 def test_auto_baseline_of_an_fp8_checkpoint_is_invalid(
     gate: Callable[..., Run], scheme_model: Path, tmp_path: Path
 ) -> None:
@@ -54,11 +55,12 @@ def test_auto_baseline_of_an_fp8_checkpoint_is_invalid(
 def test_bfloat16_baseline_of_the_same_checkpoint_is_not(
     gate: Callable[..., Run], scheme_model: Path, tmp_path: Path
 ) -> None:
-    run = gate(tmp_path, *options(scheme_model), "kv=[fp8_e4m3]")
+    run = gate(tmp_path, *options(scheme_model), f"kv=[{E4M3}]")
     assert run.status in (0, 3, 4), run.output
     assert run.decision["baseline"]["kv"]["effective"] == "bfloat16"
 
 
+@needs_native_fp8
 def test_skip_layers_are_attested(gate: Callable[..., Run], shared_folder: Path, four: Run) -> None:
     run = gate(shared_folder, "kv=[fp8_e5m2]", "kv.fp8_e5m2.skip_layers=['0','1','29']")
     assert run.status in (0, 3, 4), run.output
@@ -68,7 +70,7 @@ def test_skip_layers_are_attested(gate: Callable[..., Run], shared_folder: Path,
 
 
 def test_a_skip_entry_that_matches_no_layer_is_refused(gate: Callable[..., Run], tmp_path: Path) -> None:
-    run = gate(tmp_path, "kv=[fp8_e5m2]", "kv.fp8_e5m2.skip_layers=['30']")
+    run = gate(tmp_path, f"kv=[{E5M2}]", f"kv.{E5M2}.skip_layers=['30']")
     assert run.status == 2, run.output
-    assert "kv.fp8_e5m2.skip_layers: layers 0 to 29, or sliding_window, got '30'" in run.output
+    assert f"kv.{E5M2}.skip_layers: layers 0 to 29, or sliding_window, got '30'" in run.output
     assert not (tmp_path / "runs").exists()
