@@ -1,4 +1,6 @@
-"""``kvquant-golden``: look into a golden set, and pin one. Errors of the user end in one line and status 2."""
+"""``kvquant-golden``: import recordings as a golden set, look into one, and pin one. Errors of the user end in one line
+and status 2.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvquant_eval.cli import golden_import
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, nearest, quoted, to_data
 from kvquant_eval.core.records import GoldenTurn
 from kvquant_eval.core.text import one_line
 from kvquant_eval.io.golden import load, pin, verify
-from kvquant_eval.io.manifest import MANIFEST, read_manifest
+from kvquant_eval.io.golden.manifest import MANIFEST, read_manifest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit status."""
-    parser = argparse.ArgumentParser("kvquant-golden", description="Look into a golden set, and pin one.")
+    parser = argparse.ArgumentParser("kvquant-golden", description="Import, look into and pin golden sets.")
     verbs = parser.add_subparsers(dest="verb", required=True)
+    golden_import.add_arguments(verbs.add_parser("import", help="turn recorded conversations into golden turns"))
     for verb, about in (
         ("stats", "turns, conversations and depth of each class"),
         ("show", "one turn as JSON"),
@@ -40,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sub.add_argument("--licence", default="unspecified")
     options = parser.parse_args(sys.argv[1:] if argv is None else list(argv))
     try:
+        if options.verb == "import":
+            return golden_import.run(options)
         if options.verb == "pin":
             return _pin(options.path, options.name, options.set_version, options.licence)
         turns = _turns(options.path)

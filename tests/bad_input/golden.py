@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvquant_eval.io.golden import LONGEST_LINE, pin
-from kvquant_eval.io.manifest import LARGEST_MANIFEST, MANIFEST
+from kvquant_eval.io.golden.manifest import LARGEST_MANIFEST, MANIFEST
 from tests.bad_input.case import Case
 from tests.fakes.gate import write_golden
 

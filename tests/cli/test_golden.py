@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvquant_eval.cli.golden import main
-from kvquant_eval.io.manifest import MANIFEST
+from kvquant_eval.io.golden.manifest import MANIFEST
 from tests.bad_input.case import Case
 from tests.bad_input.golden import CASES, FILES, TURNS
 from tests.fakes.gate import write_golden

@@ -19,7 +19,7 @@ from kvquant_eval.core.scorers.python_signature import PythonSignature
 from kvquant_eval.core.scorers.text import Match, Needle, TokenF1
 from kvquant_eval.core.scorers.tool_call import ToolCall
 from kvquant_eval.io.golden import load, pin, verify
-from kvquant_eval.io.manifest import MANIFEST, read_manifest
+from kvquant_eval.io.golden.manifest import MANIFEST, read_manifest
 from kvquant_eval.worker.render import normalise
 from tests.fakes.records import rendered_turn, reply
 from tests.fuzz.cases import CASES

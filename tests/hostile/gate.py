@@ -17,7 +17,7 @@ from kvquant_eval.core.scorers.math_steps import MathSteps
 from kvquant_eval.core.scorers.text import Match, TokenF1
 from kvquant_eval.core.scorers.tool_call import ToolCall
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.io.manifest import MANIFEST
+from kvquant_eval.io.golden.manifest import MANIFEST
 from tests.fakes.gate import settings as fake_settings
 from tests.fakes.gate import treatments
 from tests.hostile.engine import CANDIDATES, TURNS

@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         invariant=9,
         what="a changed golden file is taken",
-        file="kvquant_eval/io/golden.py",
+        file="kvquant_eval/io/golden/store.py",
         old="        if found != pinned.sha256:\n",
         new="        if False:\n",
         test=f"{PIPELINE}::test_a_golden_set_that_changed_is_refused_before_any_engine_starts",

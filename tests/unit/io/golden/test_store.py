@@ -12,7 +12,7 @@ import pytest
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.io.golden import LONGEST_LINE, load, pin, verify
-from kvquant_eval.io.manifest import MANIFEST, read_manifest
+from kvquant_eval.io.golden.manifest import MANIFEST, read_manifest
 from tests.bad_input.case import Case
 from tests.bad_input.golden import CASES
 from tests.fakes.gate import write_golden

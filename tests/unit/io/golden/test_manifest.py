@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.io.manifest import LARGEST_MANIFEST, MANIFEST, Manifest, PinnedFile, read_manifest
+from kvquant_eval.io.golden.manifest import LARGEST_MANIFEST, MANIFEST, Manifest, PinnedFile, read_manifest
 
 ENTRY = {"workload": "faq", "sha256": "0" * 64, "turns": 3}
 

@@ -11,7 +11,7 @@ from kvquant_eval.core.codec import DataError, digest, from_data, quoted
 from kvquant_eval.core.records import GoldenSet, GoldenTurn
 from kvquant_eval.core.strict_json import BadJson, parse
 from kvquant_eval.core.turns import problem
-from kvquant_eval.io.manifest import MANIFEST, Manifest, PinnedFile, check_manifest, open_file, read_manifest
+from kvquant_eval.io.golden.manifest import MANIFEST, Manifest, PinnedFile, check_manifest, open_file, read_manifest
 
 LONGEST_LINE = 32 * 2**20
 """Bytes of one turn: a million tokens are about 4 MiB, and escapes can make six times that of them."""
@@ -91,14 +91,15 @@ def _turns(folder: Path, name: str, pinned: PinnedFile) -> Iterator[tuple[str, G
         while line := stream.readline(LONGEST_LINE + 1):
             number += 1
             place = f"{path}:{number}"
-            yield place, _turn(line, place, pinned.workload)
+            yield place, read_turn(line, place, pinned.workload)
     if not number:
         raise DataError(f"{path}: at least one turn, got an empty file; add turns, or remove it from the set")
     if number != pinned.turns:
         raise DataError(f"{folder / MANIFEST}: {name}: turns: {number}, got {pinned.turns}; pin the set again")
 
 
-def _turn(line: bytes, where: str, workload: str) -> GoldenTurn:
+def read_turn(line: bytes, where: str, workload: str) -> GoldenTurn:
+    """One line of a file as a turn of the class. Raises DataError, beginning with ``where``, for what is not one."""
     if len(line) > LONGEST_LINE:
         raise DataError(f"{where}: lines of at most {LONGEST_LINE >> 20} MiB, got a longer one; shorten the turn")
     if not line.strip():

@@ -1,0 +1,102 @@
+"""``kvquant-golden import``: recorded conversations into a new file of golden turns, with an account of what was left
+out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvquant_eval.cli.config import data_folder
+from kvquant_eval.core.codec import DataError, quoted
+from kvquant_eval.core.text import one_line
+from kvquant_eval.core.turns import is_workload
+from kvquant_eval.io.golden import MANIFEST, pin
+from kvquant_eval.io.golden.imports import Imported, formats, importer, write_turns
+from kvquant_eval.io.golden.manifest import read_manifest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's arguments."""
+    parser.add_argument("source", help="file, folder, or what the format calls its own: a data set, an experiment")
+    parser.add_argument("--format", required=True, help=", ".join(formats()))
+    parser.add_argument("--class", dest="workload", required=True, help="workload class of the turns")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the golden set")
+    parser.add_argument("--name", help="of the file in the class's folder; by default the source's")
+    parser.add_argument("--limit", type=_positive, help="at most so many turns")
+    parser.add_argument("--mapping", type=Path, help="YAML that says what the columns are (format datasets)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import, and pin a new set. Raises DataError for what cannot be read or written."""
+    workload = options.workload
+    if not is_workload(workload):
+        rule = "letters, digits, _ . and -, no dot first"
+        raise DataError(f"--class: {rule}, got {quoted(workload)}; name the class otherwise")
+    name = options.name or Path(options.source).stem or options.format
+    if not is_workload(name):
+        raise DataError(f"--name: letters, digits, _ . and -, no dot first, got {quoted(name)}; give the file a --name")
+    read = importer(options.format).read
+    more: dict[str, Any] = {}
+    if "mapping" in signature(read).parameters:
+        more["mapping"] = _mapping(options.mapping)
+    elif options.mapping is not None:
+        raise DataError(f"--mapping: none for the format {options.format}, got {options.mapping}; remove it")
+    target = options.out / workload / f"{name}.jsonl"
+    done = write_turns(read(options.source, **more), target, workload, options.limit)
+    _tell(done, target)
+    _pin(options, target)
+    return 0
+
+
+def _tell(done: Imported, target: Path) -> None:
+    sys.stdout.write(f"{done.turns} turns of {done.conversations} conversations in {target}\n")
+    for reason, number in done.left_out.most_common():
+        sys.stdout.write(one_line(f"  left out: {number} x {reason}; first {done.first[reason]}") + "\n")
+
+
+def _pin(options: argparse.Namespace, target: Path) -> None:
+    """Pin a set that is new; say what is to be done about one that is not."""
+    manifest = options.out / MANIFEST
+    if manifest.exists():
+        known = read_manifest(options.out)
+        how = f"kvquant-golden pin --path {options.out} --name {known.name} --set-version NEW"
+        sys.stdout.write(one_line(f"not part of {known.name} {known.version} yet: {how}") + "\n")
+        return
+    about = {"licence": "unspecified", "provenance": f"{options.format}: {Path(options.source).name}"}
+    name = options.out.resolve().name
+    manifest.write_text(json.dumps(pin(options.out, name, "1", about), indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(one_line(f"pinned as {name} 1 in {manifest}") + "\n")
+    classes = f"golden.path={options.out} workload=[{options.workload}] gate.hardest={options.workload}"
+    sys.stdout.write(one_line(f"gate it with: kvquant-eval gate {classes}") + "\n")
+    if not (data_folder("conf") / "workload" / f"{options.workload}.yaml").exists():
+        text = (
+            f"the class needs a workload/{options.workload}.yaml, in a folder given with --config-dir; see the README"
+        )
+        sys.stdout.write(one_line(text) + "\n")
+
+
+def _mapping(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        raise DataError("--mapping: a YAML file that says what the columns are, got none; see the README")
+    try:
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: a YAML file, got {error.strerror}; correct --mapping") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: YAML, got {quoted(error)}; correct it") from None
+    if not isinstance(read, dict):
+        raise DataError(f"{path}: columns by name, got {quoted(read)}; correct it")
+    return read
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"a number from 1, got {text!r}")
+    return int(text)

@@ -1,0 +1,124 @@
+"""Recorded conversations into a file of golden turns: every line is one that ``store`` will load."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+from pydantic_core import PydanticSerializationError
+
+from kvquant_eval.core.codec import DataError, nearest, quoted, to_json
+from kvquant_eval.core.conversation import LONGEST_ID, Conversation, LeftOut, conversation_name, cut
+from kvquant_eval.core.records import GoldenTurn
+from kvquant_eval.io.golden import importers
+from kvquant_eval.io.golden.store import read_turn
+
+
+@dataclass
+class Imported:
+    """What came of an import: ``left_out`` counts by reason, with the place that each was first met at in ``first``."""
+
+    conversations: int = 0
+    turns: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def leave(self, place: str, reason: str) -> None:
+        """Count a record that was left out."""
+        kind = re.sub(r"\.\d+\b", "", reason.partition(", got ")[0])
+        self.left_out[kind] += 1
+        self.first.setdefault(kind, f"{place}: {reason}")
+
+
+def formats() -> tuple[str, ...]:
+    """The formats that can be imported: the modules of ``importers``."""
+    return tuple(module.name for module in iter_modules(importers.__path__) if not module.name.startswith("_"))
+
+
+def importer(name: str) -> ModuleType:
+    """The module of a format. Raises DataError for one that is not there."""
+    if name not in formats():
+        raise DataError(f"--format: a format that can be imported, got {quoted(name)}; {nearest(name, formats())}")
+    return import_module(f"{importers.__name__}.{name}")
+
+
+def write_turns(
+    found: Iterable[Conversation | LeftOut], target: Path, workload: str, limit: int | None = None
+) -> Imported:
+    """Write the turns of the conversations to ``target``, which appears once it is whole; at most ``limit`` of them.
+
+    Raises DataError when ``target`` is there already, and when not one turn can be used.
+    """
+    if target.exists():
+        raise DataError(f"{target}: a new file, got one that is there; golden turns are immutable: choose another")
+    done = Imported()
+    half = target.with_name(f".{target.name}.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with half.open("wb") as stream:
+            for place, turns in _conversations(found, workload, done):
+                lines = [line for turn in turns if (line := _line(turn, place, workload, done))]
+                done.conversations += bool(lines)
+                for line in lines[: None if limit is None else limit - done.turns]:
+                    stream.write(line)
+                    done.turns += 1
+                if done.turns == limit:
+                    break
+        if not done.turns:
+            raise DataError(f"{_nothing(done)}; correct the source or --format")
+        half.rename(target)
+    finally:
+        half.unlink(missing_ok=True)
+    return done
+
+
+def _conversations(
+    found: Iterable[Conversation | LeftOut], workload: str, done: Imported
+) -> Iterator[tuple[str, list[GoldenTurn]]]:
+    """The turns of each conversation, with its place. A name that was there before gets a number."""
+    names: set[str] = set()
+    for record in found:
+        if isinstance(record, LeftOut):
+            done.leave(record.place, record.reason)
+            continue
+        name = _unused(conversation_name(record.conversation_id), names)
+        names.add(name)
+        turns = []
+        for turn in cut(replace(record, conversation_id=name), workload):
+            if isinstance(turn, LeftOut):
+                done.leave(turn.place, turn.reason)
+            else:
+                turns.append(turn)
+        yield record.place, turns
+
+
+def _unused(name: str, names: set[str]) -> str:
+    candidates = (f"{name[: LONGEST_ID - len(end)]}{end}" for end in map("-{}".format, count(2)))
+    return name if name not in names else next(other for other in candidates if other not in names)
+
+
+def _line(turn: GoldenTurn, place: str, workload: str, done: Imported) -> bytes:
+    """The turn as a line of the file, empty where it could not be loaded again."""
+    try:
+        line = to_json(turn).encode() + b"\n"
+        read_turn(line, place, workload)
+        return line
+    except PydanticSerializationError:
+        done.leave(place, "text that is no Unicode: half a surrogate pair")
+    except DataError as error:
+        done.leave(place, str(error).removeprefix(f"{place}: ").removeprefix(f"{turn.turn_id}: "))
+    return b""
+
+
+def _nothing(done: Imported) -> str:
+    if not done.left_out:
+        return "source: conversations to import, got none"
+    kind, count = done.left_out.most_common(1)[0]
+    return f"source: a turn that can be used, got none; {count} times: {done.first[kind]}"
