@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,10 @@ SHORTEST_LIMIT, LONGEST_LIMIT = 32, 4096
 LONGEST_ID = LONGEST_NAME - len("/t99999")
 """Characters of a conversation id from which turn ids are made."""
 MOST_SPANS = 16
-_FINAL = ("####", "\\boxed{")
-"""What stands before the final answer of a worked solution."""
+_FINAL = re.compile(r"####\s*(\S+)|\\boxed\{([^{}\s]+)\}")
+"""The final answer of a worked solution."""
+_RESULT = re.compile(r"=\s*[$€£]?(-?\d[\d,]*(?:\.\d+)?)")
+"""What a step of one comes to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +119,30 @@ def reply_limit(reference: Mapping[str, Json]) -> int:
 
 
 def decisive_spans(reference: Mapping[str, Json], answers: Sequence[str] = ()) -> tuple[Span, ...]:
-    """What decides a reply, where it can be told: names and argument values of its tool calls, the final answer of a
-    worked solution, and accepted ``answers`` that stand in it as they are.
+    """What decides a reply, where it can be told: the results and the final answer of a worked solution, the last place
+    where an accepted answer stands, names and argument values of tool calls.
 
-    Only texts that occur once, and that every template shows alike: a span must be found in the rendered reply.
+    Of calls only what occurs once and what every template shows alike: a span must be found in the rendered reply.
     """
-    content = reference.get("content") or ""
+    content = (reference.get("content") or "").strip()
+    final = [match.span(match.lastindex or 0) for match in _FINAL.finditer(content)]
+    places = [match.span(1) for match in _RESULT.finditer(content)] if final else []
+    places += final
+    places += [(at, at + len(answer)) for answer in answers if answer and (at := content.rfind(answer)) >= 0]
+    spans = [span for start, end in sorted(places) if (span := _span(content, start, end))]
     calls = [call["function"] for call in reference.get("tool_calls", ())]
-    texts = [text for call in calls for text in (call["name"], *_leaves(call["arguments"]))]
-    texts += [answer for answer in answers if answer in content]
-    texts += [final for mark in _FINAL if (final := _after(content, mark))]
     whole = content + "".join(json.dumps([call["name"], call["arguments"]], ensure_ascii=False) for call in calls)
-    return tuple(Span(text=text) for text in dict.fromkeys(texts) if text and whole.count(text) == 1)[:MOST_SPANS]
+    texts = [text for call in calls for text in (call["name"], *_leaves(call["arguments"]))]
+    spans += [Span(text=text) for text in texts if text and whole.count(text) == 1]
+    return tuple(dict.fromkeys(spans))[-MOST_SPANS:]
+
+
+def _span(content: str, start: int, end: int) -> Span | None:
+    """The text from ``start`` to ``end``, counted as a template's reader counts: occurrences that do not overlap."""
+    text, nth, at = content[start:end], 0, content.find(content[start:end])
+    while at < start:
+        nth, at = nth + 1, content.find(text, at + len(text))
+    return Span(text=text, nth=nth) if at == start else None
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -139,9 +154,3 @@ def _leaves(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, int) and not isinstance(value, bool):
         yield str(value)
-
-
-def _after(content: str, mark: str) -> str:
-    """The word that follows the last ``mark``."""
-    _, found, rest = content.rpartition(mark)
-    return rest.split("}")[0].split()[0].rstrip(".") if found and rest.split("}")[0].split() else ""
