@@ -20,8 +20,9 @@ from kvquant_eval.core.attest import canonical_dtype, effective_dtype, judge_arm
 from kvquant_eval.core.codec import digest, from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.judge import ArmRecord
+from kvquant_eval.core.lint.rendering import Inspected
 from kvquant_eval.core.plan import make_blocks, plan_sha256, reorder
-from kvquant_eval.core.records import Block, BlockResult, GoldenSet, Prepared
+from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn, Prepared
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import Child, EngineDied
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, reuse
@@ -29,6 +30,7 @@ from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, 
 PACKAGE = Path(__file__).parent
 ARM_CODE = (*(PACKAGE / "worker").glob("*.py"), PACKAGE / "core" / "outcome.py")
 """The code that decides what stands in a journal."""
+INSPECTOR = "kvquant_eval.worker.inspect:inspect"
 RETRY_S = 1.0
 """Pause before an engine that died is started again; doubled each time, for memory to come back."""
 
@@ -62,19 +64,27 @@ def plan_replay(settings: Settings, golden: GoldenSet, prepared: Prepared) -> Re
 
 def prepare(settings: Settings, golden: GoldenSet, log: Path) -> Prepared:
     """Make the model ready and render the golden turns, in a child. Raises DataError, EngineDied."""
+    return from_data(Prepared, _rendered(settings, golden.turns, log, settings.engine.preparer), "prepare")
+
+
+def inspect(settings: Settings, turns: Sequence[GoldenTurn], log: Path) -> Inspected:
+    """Render the turns, those that can be, in a child. Raises DataError, EngineDied."""
+    return from_data(Inspected, _rendered(settings, turns, log, INSPECTOR), "inspect")
+
+
+def _rendered(settings: Settings, turns: Sequence[GoldenTurn], log: Path, preparer: str) -> Any:
     for attempt in range(settings.engine.retries + 1):
         try:
             with Child(log, settings.engine.timeout_s, settings.engine.env) as child:
-                answer = child.call(
+                return child.call(
                     "prepare",
-                    preparer=settings.engine.preparer,
+                    preparer=preparer,
                     model=to_data(settings.model),
-                    turns=[to_data(turn) for turn in golden.turns],
+                    turns=[to_data(turn) for turn in turns],
                     args=dict(settings.engine.args),
                     cache=settings.cache_dir,
                     treatments=[to_data(arm.treatment) for arm in plan_arms(settings)],
                 )
-            return from_data(Prepared, answer, "prepare")
         except EngineDied:
             if attempt == settings.engine.retries:
                 raise

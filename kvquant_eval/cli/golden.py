@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvquant_eval.cli import golden_import
+from kvquant_eval.cli import golden_import, golden_lint
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, nearest, quoted, to_data
 from kvquant_eval.core.records import GoldenTurn
@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("kvquant-golden", description="Import, look into and pin golden sets.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     golden_import.add_arguments(verbs.add_parser("import", help="turn recorded conversations into golden turns"))
+    golden_lint.add_arguments(verbs.add_parser("lint", help="what is wrong, or wasteful, in a set"))
     for verb, about in (
         ("stats", "turns, conversations and depth of each class"),
         ("show", "one turn as JSON"),
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.verb == "import":
             return golden_import.run(options)
+        if options.verb == "lint":
+            return golden_lint.run(options)
         if options.verb == "pin":
             return _pin(options.path, options.name, options.set_version, options.licence)
         turns = _turns(options.path)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import yaml
 
@@ -56,7 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _interrupt)
     logging.getLogger("kvquant_eval").handlers = [_Lines()]
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _status(list(sys.argv[1:] if argv is None else argv))
+    finally:
+        _settle(sys.stdout)
+        _settle(sys.stderr)
+
+
+def _status(arguments: list[str]) -> int:
     try:
         return _parse(arguments)
     except DataError as error:
@@ -113,11 +120,8 @@ def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -
 
 def _conclude(run: GateRun) -> int:
     """The decision is on disk: a reader who is gone does not change it."""
-    try:
+    with contextlib.suppress(OSError, SystemExit):  # rich would leave with status 1
         show(run.document, run.folder.path)
-        sys.stdout.flush()
-    except (OSError, SystemExit):  # rich would leave with status 1
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails too
     for warning in run.warnings:
         _say(one_line(warning))
     return run.judgement.decision.exit_code
@@ -132,6 +136,16 @@ def _say(line: str) -> None:
     with contextlib.suppress(OSError):  # nobody is there to read it
         sys.stderr.write(f"kvquant-eval: {line}\n")
         sys.stderr.flush()
+
+
+def _settle(stream: TextIO) -> None:
+    """Write out what is left. Where the reader or the terminal is gone it goes nowhere: the interpreter's own last
+    flush would fail, and leave with status 120.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _notes(error: BaseException) -> str:

@@ -84,18 +84,18 @@ def forecast(
         todo=todo,
         tokens=round(tokens),
         minutes=tokens * speed.seconds_per_token / 60 / side_by_side if speed else None,
-        best=best_case(settings, prepared, turns),
+        best=best_case(settings, prepared.turns, turns),
     )
 
 
-def best_case(settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn]) -> CandidateResult:
+def best_case(settings: Settings, rendered: Sequence[RenderedTurn], turns: Sequence[GoldenTurn]) -> CandidateResult:
     """The decision over a candidate that answers every turn that fits nearly as the golden reply does, and so does its
     baseline.
     """
     golden = {turn.turn_id: turn for turn in turns}
     found = [
         (turn, name, _points(settings, name, golden[turn.turn_id], turn))
-        for turn in prepared.turns
+        for turn in rendered
         if not turn.skip
         for name, rule in settings.policy.scores[turn.workload].items()
         if rule.role is ScoreRole.GATE
@@ -114,7 +114,7 @@ def best_case(settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn
         for turn, name, points in found
         if points is not None
     ]
-    skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
+    skipped = Counter(turn.workload for turn in rendered if turn.skip)
     return decide(deltas, settings.policy, {(d.turn_id, d.scorer): d.baseline or 0.0 for d in deltas}, skipped)
 
 

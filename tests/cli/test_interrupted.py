@@ -38,12 +38,17 @@ def run_of(folder: Path) -> RunFolder:
 def begun(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """A slow gate with its first block committed, in a session of its own."""
 
-    def start(**options: object) -> subprocess.Popen[str]:
+    def start(before: Callable[[], object] = lambda: None, **options: object) -> subprocess.Popen[str]:
+        def prepare() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+            before()
+
         process = subprocess.Popen(
             command(tmp_path, SLOW),
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},  # type: ignore[call-overload]
             text=True,
             start_new_session=True,
+            preexec_fn=prepare,
             env={**os.environ, MARK: str(tmp_path)},
         )
         assert wait_until(lambda: committed(tmp_path) or process.poll() is not None, 60)
@@ -88,7 +93,7 @@ def test_a_second_signal_ends_it_at_once(begun: Callable[..., subprocess.Popen[s
 def test_a_terminal_that_closes(begun: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     """Its own session, with a terminal that goes away: nobody is left to read a line."""
     ours, theirs = pty.openpty()
-    process = begun(stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=take_terminal)
+    process = begun(stdin=theirs, stdout=theirs, stderr=theirs, before=take_terminal)
     os.close(theirs)
     os.close(ours)
     assert process.wait(30) == 128 + signal.SIGHUP
@@ -103,7 +108,7 @@ def take_terminal() -> None:
 
 
 def test_nohup_is_heeded(begun: Callable[..., subprocess.Popen[str]]) -> None:
-    process = begun(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process = begun(before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     process.send_signal(signal.SIGHUP)
     time.sleep(1)
     assert process.poll() is None

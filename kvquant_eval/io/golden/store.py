@@ -59,13 +59,13 @@ def _load(folder: Path, manifest: Manifest, workloads: Iterable[str]) -> GoldenS
             )
         for name in names:
             for place, turn in _turns(folder, name, manifest.files[name]):
-                _refuse_twice(turn, place, places)
+                refuse_twice(turn, place, places)
                 turns.append(turn)
     used = {name: pinned.sha256 for name, pinned in manifest.files.items()}
     return GoldenSet(name=manifest.name, version=manifest.version, sha256=digest(used), turns=tuple(turns))
 
 
-def _refuse_twice(turn: GoldenTurn, place: str, places: dict[Hashable, str]) -> None:
+def refuse_twice(turn: GoldenTurn, place: str, places: dict[Hashable, str]) -> None:
     """``places`` says where each id, and each place of a conversation, was seen first; ``turn`` is added."""
     if (first := places.setdefault(turn.turn_id, place)) != place:
         raise DataError(f"{place}: turn ids must be unique, got {turn.turn_id!r} 2 times, first in {first}; rename one")
