@@ -1,4 +1,4 @@
-"""MLflow: runs, tables and registry, from a finished run folder. The only user of ``mlflow``, which it imports late."""
+"""MLflow: runs, tables and registry, from a finished run folder. ``mlflow`` is imported late."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
         return []
     cards = read_cards(folder, settings.log_texts)
     clock = Clock("tracking.timeout_s", settings.timeout_s)
-    with _quiet():
+    with quiet():
         try:
             with locked(folder / "decision.json", clock):
                 return _log(folder, settings, cards, clock)
         except Exception as error:
             raise TrackingError(
-                f"tracking.uri: a store that takes the runs, got {_masked(settings.uri)} ({_reason(error)}); "
+                f"tracking.uri: a store that takes the runs, got {masked(settings.uri)} ({reason(error)}); "
                 f"the decision stands: make the store reachable and run `kvquant-eval relog {folder}`"
             ) from error
 
 
 def _log(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard], clock: Clock) -> list[str]:
-    database = _database(settings.uri)
+    database = database_file(settings.uri)
     if database is None:
         return _write_all(folder, settings, cards, clock)
     database.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def _experiment(client: Any, settings: TrackingSettings) -> str:
     """The experiment's id. The artifacts of a database file lie beside it."""
     from mlflow.exceptions import MlflowException
 
-    database = _database(settings.uri)
+    database = database_file(settings.uri)
     location = (database.parent / "mlartifacts").as_uri() if database else None
     experiment = client.get_experiment_by_name(settings.experiment)
     if experiment is None:
@@ -115,7 +115,7 @@ def _experiment(client: Any, settings: TrackingSettings) -> str:
     return str(experiment.experiment_id)
 
 
-def _database(uri: str) -> Path | None:
+def database_file(uri: str) -> Path | None:
     """The file behind ``sqlite:///<path>``, absolute; None for a server."""
     path = uri.removeprefix("sqlite:///")
     return None if path == uri else Path(path).absolute()
@@ -232,7 +232,7 @@ def _same_weights(version: Any, card: VersionCard) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """MLflow without prints, log lines, telemetry and long retries; all is put back afterwards.
 
     Every call names its store, experiment and run, so ``MLFLOW_RUN_ID`` and its like change nothing.
@@ -253,12 +253,12 @@ def _quiet() -> Iterator[None]:
                 os.environ[name] = old
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """An error in one line: no SQL, and both ends of what is long, as the cause may stand at either."""
-    text = _masked(" ".join(str(error).split()).split(" [SQL:")[0]) or type(error).__name__
+    text = masked(" ".join(str(error).split()).split(" [SQL:")[0]) or type(error).__name__
     return safe(text if len(text) <= 300 else f"{text[:145]} … {text[-145:]}")
 
 
-def _masked(text: str) -> str:
+def masked(text: str) -> str:
     """``text`` with the credentials in its URIs masked."""
     return re.sub(r"//[^/@\s]*@", "//***@", text)

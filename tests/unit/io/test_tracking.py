@@ -63,7 +63,7 @@ def store(database: Path, request: pytest.FixtureRequest) -> Store:
     uri = f"sqlite:///{database}"
     settings = TrackingSettings(uri=uri, experiment=name)
     database.parent.mkdir(exist_ok=True)
-    with tracking._quiet():
+    with tracking.quiet():
         tracking._create(database)
     return Store(settings=settings, client=MlflowClient(uri, uri), model=f"org/{name}")
 

@@ -34,19 +34,19 @@ def _conversation(record: Json, place: str, path: Path) -> Conversation:
     record = expect(record, dict, "a request as a JSON object")
     request = next((record[key] for key in ("request", "body") if isinstance(record.get(key), dict)), record)
     messages = list(expect(request.get("messages"), list, "a request with messages"))
-    answer = _answer(record)
+    reply = answer(record)
     tools = request.get("tools") or request.get("functions") or []
     given = next((str(record[key]) for key in ("conversation_id", "custom_id", "id") if record.get(key)), "")
     return Conversation(
         conversation_id=given or f"{path.stem}-{place.rpartition(':')[2]}",
         place=place,
-        messages=[*messages, answer] if answer is not None else messages,
+        messages=[*messages, reply] if reply is not None else messages,
         tools=expect(tools, list, "tools as a list"),
-        replies=None if answer is None else {len(messages): {}},
+        replies=None if reply is None else {len(messages): {}},
     )
 
 
-def _answer(record: Mapping[str, Any]) -> Json | None:
+def answer(record: Mapping[str, Any]) -> Json | None:
     """The message that answered the request; None where the messages have their answers in them."""
     said: Any = next((record[key] for key in ("response", "completion") if record.get(key) is not None), record)
     if isinstance(said, str):
