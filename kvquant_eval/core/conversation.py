@@ -17,8 +17,8 @@ SHORTEST_LIMIT, LONGEST_LIMIT = 32, 4096
 LONGEST_ID = LONGEST_NAME - len("/t99999")
 """Characters of a conversation id from which turn ids are made."""
 MOST_SPANS = 16
-_FINAL = ("####", "\\boxed{")
-"""What stands before the final answer of a worked solution."""
+_AROUND = "tool_calls parameters"
+"""What templates write around a call beside the keys of OpenAI's shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,24 +110,27 @@ def conversation_name(text: str) -> str:
 
 
 def reply_limit(reference: Mapping[str, Json]) -> int:
-    """Tokens for the generated reply: about twice what the golden one has, at four characters a token."""
-    characters = len(reference.get("content") or "") + len(json.dumps(reference.get("tool_calls", "")))
-    return min(max(math.ceil(characters / 2), SHORTEST_LIMIT), LONGEST_LIMIT)
+    """Tokens for the generated reply: about twice what the golden one has, at four bytes of UTF-8 a token."""
+    calls = reference.get("tool_calls")
+    text = (reference.get("content") or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
+    return min(max(math.ceil(len(text.encode("utf-8", "surrogatepass")) / 2), SHORTEST_LIMIT), LONGEST_LIMIT)
 
 
 def decisive_spans(reference: Mapping[str, Json], answers: Sequence[str] = ()) -> tuple[Span, ...]:
-    """What decides a reply, where it can be told: names and argument values of its tool calls, the final answer of a
-    worked solution, and accepted ``answers`` that stand in it as they are.
+    """What decides a reply, where it can be told: names and argument values of its tool calls; without calls the
+    accepted ``answers`` that stand in it as they are, and the final answer of a worked solution.
 
-    Only texts that occur once, and that every template shows alike: a span must be found in the rendered reply.
+    Only texts that occur once, and that every template shows alike: a span must be found in the rendered reply, and
+    nowhere before it. Beside calls many templates show no content.
     """
-    content = reference.get("content") or ""
-    calls = [call["function"] for call in reference.get("tool_calls", ())]
-    texts = [text for call in calls for text in (call["name"], *_leaves(call["arguments"]))]
-    texts += [answer for answer in answers if answer in content]
-    texts += [final for mark in _FINAL if (final := _after(content, mark))]
-    whole = content + "".join(json.dumps([call["name"], call["arguments"]], ensure_ascii=False) for call in calls)
-    return tuple(Span(text=text) for text in dict.fromkeys(texts) if text and whole.count(text) == 1)[:MOST_SPANS]
+    content, calls = reference.get("content") or "", reference.get("tool_calls")
+    if calls:
+        said = [call["function"] for call in calls]
+        texts = list(_leaves([[function["name"], function["arguments"]] for function in said]))
+        content += _AROUND + json.dumps(calls, ensure_ascii=False)
+    else:
+        texts = [*(answer.strip() for answer in answers), *_finals(content)]
+    return tuple(Span(text=text) for text in dict.fromkeys(texts) if text and content.count(text) == 1)[:MOST_SPANS]
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -141,7 +144,12 @@ def _leaves(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def _after(content: str, mark: str) -> str:
-    """The word that follows the last ``mark``."""
-    _, found, rest = content.rpartition(mark)
-    return rest.split("}")[0].split()[0].rstrip(".") if found and rest.split("}")[0].split() else ""
+def _finals(content: str) -> Iterator[str]:
+    """The word behind ``####`` at the end (elsewhere it is a heading), and the first one in the last box of LaTeX."""
+    _, marked, end = content.rpartition("####")
+    _, boxed, rest = content.rpartition("\\boxed{")
+    inside = rest.partition("}")[0].split()
+    if marked and len(end.split()) == 1:
+        yield end.strip().rstrip(".")
+    if boxed and inside:
+        yield inside[0].rstrip(".")
