@@ -16,7 +16,7 @@ import yaml
 
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, quoted
-from kvquant_eval.core.text import one_line
+from kvquant_eval.core.text import one_line, writable
 from kvquant_eval.core.turns import is_name, is_workload
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.io.golden.imports import Imported, formats, importer, write_turns
@@ -69,7 +69,7 @@ def _tell(done: Imported, target: Path) -> None:
 def _pin(options: argparse.Namespace, target: Path) -> None:
     """Pin a new set: the file that was made, whatever else stands in the folder."""
     manifest = options.out / MANIFEST
-    about = {"licence": "unspecified", "provenance": f"{options.format}: {Path(options.source).name}"}
+    about = {"licence": "unspecified", "provenance": writable(f"{options.format}: {Path(options.source).name}")}
     folder = options.out.resolve().name
     name = folder if is_name(folder) else options.workload
     pinned = pin(options.out, name, "1", about, [target])

@@ -68,6 +68,13 @@ def test_a_new_set_is_pinned_and_can_be_gated(source: Path, tmp_path: Path, caps
     assert main(["stats", "--path", str(out)]) == 0
 
 
+def test_a_source_whose_name_is_no_unicode(tmp_path: Path) -> None:
+    source = write(tmp_path / "chats-\udcff.jsonl", CHAT)
+    assert main(command(source, tmp_path / "mine", "--name", "chats")) == 0
+    assert read_manifest(tmp_path / "mine").name == "mine"
+    assert json.loads((tmp_path / "mine" / MANIFEST).read_text())["provenance"] == "openai: chats-\\udcff.jsonl"
+
+
 def test_a_class_of_ones_own_needs_a_configuration(source: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(command(source, tmp_path / "mine", workload="support")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
