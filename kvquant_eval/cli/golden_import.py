@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from inspect import signature
 from pathlib import Path
@@ -15,11 +16,11 @@ import yaml
 
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, quoted
-from kvquant_eval.core.text import one_line
-from kvquant_eval.core.turns import is_workload
+from kvquant_eval.core.text import one_line, writable
+from kvquant_eval.core.turns import is_name, is_workload
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.io.golden.imports import Imported, formats, importer, write_turns
-from kvquant_eval.io.golden.manifest import read_manifest
+from kvquant_eval.io.golden.manifest import Manifest, read_manifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,38 +49,47 @@ def run(options: argparse.Namespace) -> int:
         more["mapping"] = _mapping(options.mapping)
     elif options.mapping is not None:
         raise DataError(f"--mapping: none for the format {options.format}, got {options.mapping}; remove it")
+    known = read_manifest(options.out) if (options.out / MANIFEST).exists() else None
     target = options.out / workload / f"{name}.jsonl"
     done = write_turns(read(options.source, **more), target, workload, options.limit)
     _tell(done, target)
-    _pin(options, target)
+    if known is None:
+        _pin(options, target)
+    else:
+        _tell_to_pin(options.out, known)
     return 0
 
 
 def _tell(done: Imported, target: Path) -> None:
-    sys.stdout.write(f"{done.turns} turns of {done.conversations} conversations in {target}\n")
+    sys.stdout.write(one_line(f"{done.turns} turns of {done.conversations} conversations in {target}") + "\n")
     for reason, number in done.left_out.most_common():
         sys.stdout.write(one_line(f"  left out: {number} x {reason}; first {done.first[reason]}") + "\n")
 
 
 def _pin(options: argparse.Namespace, target: Path) -> None:
-    """Pin a set that is new; say what is to be done about one that is not."""
+    """Pin a new set: the file that was made, whatever else stands in the folder."""
     manifest = options.out / MANIFEST
-    if manifest.exists():
-        known = read_manifest(options.out)
-        how = f"kvquant-golden pin --path {options.out} --name {known.name} --set-version NEW"
-        sys.stdout.write(one_line(f"not part of {known.name} {known.version} yet: {how}") + "\n")
-        return
-    about = {"licence": "unspecified", "provenance": f"{options.format}: {Path(options.source).name}"}
-    name = options.out.resolve().name
-    manifest.write_text(json.dumps(pin(options.out, name, "1", about), indent=2) + "\n", encoding="utf-8")
+    about = {"licence": "unspecified", "provenance": writable(f"{options.format}: {Path(options.source).name}")}
+    folder = options.out.resolve().name
+    name = folder if is_name(folder) else options.workload
+    pinned = pin(options.out, name, "1", about, [target])
+    manifest.write_text(json.dumps(pinned, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(one_line(f"pinned as {name} 1 in {manifest}") + "\n")
-    classes = f"golden.path={options.out} workload=[{options.workload}] gate.hardest={options.workload}"
+    classes = (
+        f"{shlex.quote(f'golden.path={options.out}')} workload=[{options.workload}] gate.hardest={options.workload}"
+    )
     sys.stdout.write(one_line(f"gate it with: kvquant-eval gate {classes}") + "\n")
     if not (data_folder("conf") / "workload" / f"{options.workload}.yaml").exists():
         text = (
             f"the class needs a workload/{options.workload}.yaml, in a folder given with --config-dir; see the README"
         )
         sys.stdout.write(one_line(text) + "\n")
+
+
+def _tell_to_pin(out: Path, known: Manifest) -> None:
+    """Say how a set that was there takes the new file in."""
+    how = shlex.join(("kvquant-golden", "pin", "--path", str(out), "--name", known.name, "--set-version", "NEW"))
+    sys.stdout.write(one_line(f"not part of {known.name} {known.version} yet: {how}") + "\n")
 
 
 def _mapping(path: Path | None) -> dict[str, Any]:

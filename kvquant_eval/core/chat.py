@@ -27,7 +27,7 @@ _MEDIA = {
 
 
 class Unusable(Exception):
-    """Why a message cannot be part of a golden turn, in a few words."""
+    """Why a message cannot be part of a golden turn, in a few words: ``<rule>, got <value>``, or what it is."""
 
 
 def as_message(given: Json) -> dict[str, Json]:
@@ -37,12 +37,14 @@ def as_message(given: Json) -> dict[str, Json]:
     pictures, sound and what is no message.
     """
     if not isinstance(given, dict):
-        raise Unusable(f"a message that is no object: {quoted(given)}")
+        raise Unusable(f"a message as an object, got {quoted(given)}")
     role = _ROLES.get(str(given.get("role")))
     if role is None:
-        raise Unusable(f"a message with the role {quoted(given.get('role'))}")
+        raise Unusable(f"a role that is known, got {quoted(given.get('role'))}")
     calls = _calls(given) if role == "assistant" else []
-    message: dict[str, Json] = {"role": role, "content": as_text(given.get("content"), empty=None if calls else "")}
+    content, refusal = given.get("content"), given.get("refusal")
+    said = as_text(refusal if content is None else content, empty=None if calls else "")
+    message: dict[str, Json] = {"role": role, "content": said}
     if calls:
         message["tool_calls"] = calls
     if role == "tool":
@@ -57,15 +59,16 @@ def as_text(content: Json, empty: str | None = "") -> str | None:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise Unusable(f"content that is no text: {quoted(content)}")
+        raise Unusable(f"content as text, got {quoted(content)}")
     return "\n".join(_part(part) for part in content) if content else empty
 
 
 def as_tool(given: Json) -> dict[str, Json]:
     """A tool's definition in OpenAI's shape; a bare function is wrapped. Raises Unusable for anything else."""
-    function = given.get("function", given) if isinstance(given, dict) else None
+    known = isinstance(given, dict) and given.get("type") in (None, "function")
+    function = (given.get("function") or given) if known else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Unusable(f"a tool that is no function: {quoted(given)}")
+        raise Unusable(f"a tool as a function, got {quoted(given)}")
     return {"type": "function", "function": {key: value for key, value in function.items() if key != "type"}}
 
 
@@ -86,7 +89,7 @@ def _part(part: Any) -> str:
         raise Unusable(_MEDIA[kind])
     text = part.get(_TEXTS[kind]) if kind in _TEXTS else None
     if not isinstance(text, str):
-        raise Unusable(f"content of the type {quoted(kind)}")
+        raise Unusable(f"content of parts that are text, got the type {quoted(kind)}")
     return text
 
 
@@ -96,13 +99,13 @@ def _calls(message: Mapping[str, Any]) -> list[dict[str, Json]]:
     if message.get("function_call") and not given:
         given = [{"function": message["function_call"]}]
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise Unusable(f"tool calls that are no list: {quoted(given)}")
+        raise Unusable(f"tool calls as a list, got {quoted(given)}")
     return [_call(call) for call in given]
 
 
 def _call(call: Any) -> dict[str, Json]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Unusable(f"a tool call without a function: {quoted(call)}")
+        raise Unusable(f"a tool call with a function, got {quoted(call)}")
     call_id = call.get("id")
     return as_call(function["name"], function.get("arguments"), call_id if isinstance(call_id, str) else None)

@@ -18,10 +18,15 @@ SHORTEST_LIMIT, LONGEST_LIMIT = 32, 4096
 LONGEST_ID = LONGEST_NAME - len("/t99999")
 """Characters of a conversation id from which turn ids are made."""
 MOST_SPANS = 16
-_FINAL = re.compile(r"####\s*(\S+)|\\boxed\{([^{}\s]+)\}")
-"""The final answer of a worked solution."""
+_FINAL = re.compile(r"####\s*([^\s.]\S*?)\.?\s*\Z")
+_BOX = re.compile(r"\\boxed\{\s*([^{}\s]+?)\.?\s*\}")
+"""The final answer of a worked solution: a word behind ``####`` at its end (elsewhere it is a heading), or the last box
+of LaTeX.
+"""
 _RESULT = re.compile(r"=\s*[$€£]?(-?\d[\d,]*(?:\.\d+)?)")
 """What a step of one comes to."""
+_AROUND = "tool_calls parameters"
+"""What templates write around a call beside the keys of OpenAI's shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,32 +118,40 @@ def conversation_name(text: str) -> str:
 
 
 def reply_limit(reference: Mapping[str, Json]) -> int:
-    """Tokens for the generated reply: about twice what the golden one has, at four characters a token."""
-    characters = len(reference.get("content") or "") + len(json.dumps(reference.get("tool_calls", "")))
-    return min(max(math.ceil(characters / 2), SHORTEST_LIMIT), LONGEST_LIMIT)
+    """Tokens for the generated reply: about twice what the golden one has, at four bytes of UTF-8 a token."""
+    calls = reference.get("tool_calls")
+    text = (reference.get("content") or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
+    return min(max(math.ceil(len(text.encode("utf-8", "surrogatepass")) / 2), SHORTEST_LIMIT), LONGEST_LIMIT)
 
 
 def decisive_spans(reference: Mapping[str, Json], answers: Sequence[str] = ()) -> tuple[Span, ...]:
-    """What decides a reply, where it can be told: the results and the final answer of a worked solution, the last place
-    where an accepted answer stands, names and argument values of tool calls.
+    """What decides a reply, where it can be told: names and argument values of its tool calls; without calls the
+    results and the final answer of a worked solution, and the last place where an accepted answer stands.
 
-    Of calls only what occurs once and what every template shows alike: a span must be found in the rendered reply.
+    A span must be found in the rendered reply. Beside calls many templates show no content, and of calls only what
+    occurs once looks the same in all.
     """
-    content = (reference.get("content") or "").strip()
-    final = [match.span(match.lastindex or 0) for match in _FINAL.finditer(content)]
+    calls = reference.get("tool_calls")
+    if not calls:
+        return _content_spans((reference.get("content") or "").strip(), answers)
+    said = [call["function"] for call in calls]
+    shown = (reference.get("content") or "") + _AROUND + json.dumps(calls, ensure_ascii=False)
+    texts = _leaves([[function["name"], function["arguments"]] for function in said])
+    return tuple(Span(text=text) for text in dict.fromkeys(texts) if text and shown.count(text) == 1)[:MOST_SPANS]
+
+
+def _content_spans(content: str, answers: Sequence[str]) -> tuple[Span, ...]:
+    """The last ones, where there are too many."""
+    final = [match.span(1) for match in (*_FINAL.finditer(content), *list(_BOX.finditer(content))[-1:])]
     places = [match.span(1) for match in _RESULT.finditer(content)] if final else []
-    places += final
-    places += [(at, at + len(answer)) for answer in answers if answer and (at := content.rfind(answer)) >= 0]
-    spans = [span for start, end in sorted(places) if (span := _span(content, start, end))]
-    calls = [call["function"] for call in reference.get("tool_calls", ())]
-    whole = content + "".join(json.dumps([call["name"], call["arguments"]], ensure_ascii=False) for call in calls)
-    texts = [text for call in calls for text in (call["name"], *_leaves(call["arguments"]))]
-    spans += [Span(text=text) for text in texts if text and whole.count(text) == 1]
-    return tuple(dict.fromkeys(spans))[-MOST_SPANS:]
+    stripped = [answer.strip() for answer in answers]
+    places += [(at, at + len(text)) for text in stripped if text and (at := content.rfind(text)) >= 0]
+    spans = [span for start, end in sorted({*places, *final}) if (span := _span(content, start, end))]
+    return tuple(spans)[-MOST_SPANS:]
 
 
 def _span(content: str, start: int, end: int) -> Span | None:
-    """The text from ``start`` to ``end``, counted as a template's reader counts: occurrences that do not overlap."""
+    """The text from ``start`` to ``end``, by its occurrence; None where those that do not overlap pass it by."""
     text, nth, at = content[start:end], 0, content.find(content[start:end])
     while at < start:
         nth, at = nth + 1, content.find(text, at + len(text))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -30,11 +30,11 @@ class Imported:
     left_out: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
 
-    def leave(self, place: str, reason: str) -> None:
-        """Count a record that was left out."""
-        kind = re.sub(r"\.\d+\b", "", reason.partition(", got ")[0])
+    def leave(self, left: LeftOut) -> None:
+        """Count what was left out."""
+        kind = re.sub(r"\.\d+\b", "", left.reason.partition(", got ")[0])
         self.left_out[kind] += 1
-        self.first.setdefault(kind, f"{place}: {reason}")
+        self.first.setdefault(kind, f"{left.place}: {left.reason}")
 
 
 def formats() -> tuple[str, ...]:
@@ -63,14 +63,7 @@ def write_turns(
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with half.open("wb") as stream:
-            for place, turns in _conversations(found, workload, done):
-                lines = [line for turn in turns if (line := _line(turn, place, workload, done))]
-                done.conversations += bool(lines)
-                for line in lines[: None if limit is None else limit - done.turns]:
-                    stream.write(line)
-                    done.turns += 1
-                if done.turns == limit:
-                    break
+            stream.writelines(islice(_lines(found, workload, done), limit))
         if not done.turns:
             raise DataError(f"{_nothing(done)}; correct the source or --format")
         half.rename(target)
@@ -79,42 +72,46 @@ def write_turns(
     return done
 
 
-def _conversations(
-    found: Iterable[Conversation | LeftOut], workload: str, done: Imported
-) -> Iterator[tuple[str, list[GoldenTurn]]]:
-    """The turns of each conversation, with its place. A name that was there before gets a number."""
-    names: set[str] = set()
+def _lines(found: Iterable[Conversation | LeftOut], workload: str, done: Imported) -> Iterator[bytes]:
+    """The lines of the file, one at a time: those of one long conversation can be larger than memory."""
+    names: Counter[str] = Counter()
     for record in found:
         if isinstance(record, LeftOut):
-            done.leave(record.place, record.reason)
+            done.leave(record)
             continue
+        before = done.turns
         name = _unused(conversation_name(record.conversation_id), names)
-        names.add(name)
-        turns = []
         for turn in cut(replace(record, conversation_id=name), workload):
-            if isinstance(turn, LeftOut):
-                done.leave(turn.place, turn.reason)
-            else:
-                turns.append(turn)
-        yield record.place, turns
+            line = turn if isinstance(turn, LeftOut) else _line(turn, record.place, workload)
+            if isinstance(line, LeftOut):
+                done.leave(line)
+                continue
+            done.conversations += done.turns == before
+            done.turns += 1
+            yield line
 
 
-def _unused(name: str, names: set[str]) -> str:
-    candidates = (f"{name[: LONGEST_ID - len(end)]}{end}" for end in map("-{}".format, count(2)))
-    return name if name not in names else next(other for other in candidates if other not in names)
+def _unused(name: str, names: Counter[str]) -> str:
+    """The name, with a number where it was there before. ``names`` counts how often each was asked for."""
+    unused = name
+    while unused in names:
+        names[name] += 1
+        end = f"-{names[name]}"
+        unused = f"{name[: LONGEST_ID - len(end)]}{end}"
+    names[unused] = 1
+    return unused
 
 
-def _line(turn: GoldenTurn, place: str, workload: str, done: Imported) -> bytes:
-    """The turn as a line of the file, empty where it could not be loaded again."""
+def _line(turn: GoldenTurn, place: str, workload: str) -> bytes | LeftOut:
+    """The turn as a line of the file, if it can be loaded again."""
     try:
         line = to_json(turn).encode() + b"\n"
-        read_turn(line, place, workload)
-        return line
+        read_turn(line, "turn", workload)
     except PydanticSerializationError:
-        done.leave(place, "text that is no Unicode: half a surrogate pair")
+        return LeftOut(place, "text that is no Unicode: half a surrogate pair")
     except DataError as error:
-        done.leave(place, str(error).removeprefix(f"{place}: ").removeprefix(f"{turn.turn_id}: "))
-    return b""
+        return LeftOut(place, str(error).removeprefix("turn: ").removeprefix(f"{turn.turn_id}: "))
+    return line
 
 
 def _nothing(done: Imported) -> str:

@@ -26,12 +26,14 @@ def load(folder: Path, workloads: Iterable[str]) -> GoldenSet:
     return _load(folder, read_manifest(folder), workloads)
 
 
-def pin(folder: Path, name: str, version: str, about: dict[str, str]) -> dict[str, Any]:
-    """The manifest of the JSONL files in ``folder``: sha256, number of turns and class of each, plus what is said
-    about it. The files are taken as they are; ``verify`` says whether they can be loaded.
+def pin(
+    folder: Path, name: str, version: str, about: dict[str, str], paths: Iterable[Path] | None = None
+) -> dict[str, Any]:
+    """The manifest of the JSONL files in ``folder``, or of those ``paths`` alone: sha256, number of turns and class of
+    each, plus what is said about it. The files are taken as they are; ``verify`` says whether they can be loaded.
     """
     files = {}
-    for path in sorted(folder.glob("*/*.jsonl")):
+    for path in sorted(folder.glob("*/*.jsonl") if paths is None else paths):
         with open_file(path) as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
             stream.seek(0)

@@ -51,7 +51,8 @@ def answer(record: Mapping[str, Any]) -> Json | None:
     said: Any = next((record[key] for key in ("response", "completion") if record.get(key) is not None), record)
     if isinstance(said, str):
         return {"role": "assistant", "content": said}
-    said = said.get("body", said) if isinstance(said, dict) else said
+    if said is not record and isinstance(said, dict):
+        said = said.get("body", said)
     if isinstance(said, dict) and isinstance(said.get("choices"), list):
         said = said["choices"][0] if said["choices"] else {}
     if isinstance(said, dict) and isinstance(said.get("message"), dict):

@@ -161,7 +161,7 @@ def test_a_target_that_is_empty_or_long_is_no_answer(inspect_ai: Any, tmp_path: 
         ({"type": "audio", "audio": "a.wav", "format": "wav"}, "audio"),
         ({"type": "video", "video": "a.mp4", "format": "mp4"}, "a video"),
         ({"type": "document", "document": "a.pdf"}, "a file"),
-        ({"type": "data", "data": {}}, "content of the type 'data'"),
+        ({"type": "data", "data": {}}, "content of parts that are text, got the type 'data'"),
     ],
 )
 def test_what_is_no_text_ends_the_turns_of_a_sample(
