@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -32,8 +33,14 @@ def read_all(folder: Path) -> tuple[list[Placed], list[Fault]]:
                     refuse_twice(turn, place, places)
                     turns.append(Placed(place, turn))
                 except DataError as error:
-                    text = str(error).removeprefix(f"{place}: ").removeprefix(f"{place}:")
-                    faults.append(Fault(severity=Severity.ERROR, check="turn", place=place, text=text))
+                    column, text = _after(str(error).removeprefix(place))
+                    faults.append(Fault(severity=Severity.ERROR, check="turn", place=f"{place}{column}", text=text))
                 while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
                     line = stream.readline(LONGEST_LINE)
     return turns, faults
+
+
+def _after(line: str) -> tuple[str, str]:
+    """What follows the place in an error of ``store``: a column (``:7``), where it is known, and the text."""
+    column, _, text = line.partition(": ")
+    return (column, text) if re.fullmatch(r"(?::\d+)?", column) else ("", line)
