@@ -12,9 +12,9 @@ from kvquant_eval.core.records import GoldenTurn
 
 _KINDS = {
     "KEY": re.compile(
-        r"sk-(?:proj-|ant-|or-)?[A-Za-z0-9_-]{20,200}|AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,255}"
+        r"(?<![\w-])(?:sk-(?:proj-|ant-|or-)?[A-Za-z0-9_-]{20,200}|AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,255}"
         r"|github_pat_\w{20,255}|glpat-[\w-]{20,64}|xox[abprs]-[\w-]{10,200}|AIza[\w-]{35}|hf_[A-Za-z0-9]{30,64}"
-        r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
+        r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)"
     ),
     "TOKEN": re.compile(r"eyJ[\w-]{10,2000}\.eyJ[\w-]{10,4000}\.[\w-]{10,1000}|(?<=Bearer )[\w.~+/-]{20,2000}=*"),
     "EMAIL": re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"),
