@@ -108,9 +108,12 @@ def _several_turns(record: Mapping[str, Any], truth: list[Json], place: str) -> 
     if record.get("missed_function"):
         raise Unusable("a conversation whose tools change")
     classes = expect(record["involved_classes"], list, "involved classes as a list")
-    excluded = record.get("excluded_function") or ()
+    excluded = expect(record.get("excluded_function") or [], list, "excluded functions as a list")
     functions = {f["name"]: f for name in classes for f in _functions(name) if f["name"] not in excluded}
-    simulations = [_simulation(name, record) for name in classes]
+    try:
+        simulations = [_simulation(name, record) for name in classes]
+    except Exception as error:  # noqa: BLE001 - whatever a wrong scenario makes the simulation raise
+        raise Unusable(f"a scenario that the simulation takes, got {quoted(error)}") from None
     messages: list[Json] = []
     replies: dict[int, dict[str, Json]] = {}
     for said, calls in zip(_turns(record), truth, strict=False):
@@ -135,9 +138,9 @@ def _turns(record: Mapping[str, Any]) -> list[Json]:
     return turns
 
 
-def _functions(name: str) -> list[dict[str, Any]]:
+def _functions(name: Json) -> list[dict[str, Any]]:
     """What the simulated class offers, as it is documented."""
-    if name not in _MODULES:
+    if not isinstance(name, str) or name not in _MODULES:
         raise Unusable(f"a simulated tool, got {quoted(name)}")
     path = _package() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json"
     return [found[1] for found in json_lines(path) if not isinstance(found, LeftOut)]
@@ -172,9 +175,9 @@ def _result(simulations: list[Any], name: str, arguments: dict[str, Json]) -> st
         raise Unusable(f"a simulated function, got {quoted(name)}")
     try:
         answer = method(**copy.deepcopy(arguments))
+        return answer if isinstance(answer, str) else json.dumps(answer, default=str)
     except Exception as error:  # noqa: BLE001 - whatever the simulation raises is what the agent is told
-        answer = f"Error during execution: {error}"
-    return answer if isinstance(answer, str) else json.dumps(answer, default=str)
+        return f"Error during execution: {error}"
 
 
 def _tool(function: Json) -> dict[str, Json]:

@@ -1,5 +1,7 @@
-"""Any data set that Hugging Face's ``datasets`` loads, from the hub or a local json, jsonl, csv or parquet file, with a
-mapping that says what its columns are.
+"""Any data set that Hugging Face's ``datasets`` loads, from the hub or a local csv or parquet file, and local json and
+jsonl files, with a mapping that says what the columns are.
+
+JSON is read without ``datasets``: pyarrow's reader of it ends the process on some damaged lines (25.0).
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from kvquant_eval.core.codec import DataError, from_data, nearest, quoted
 from kvquant_eval.core.conversation import Conversation, LeftOut
 from kvquant_eval.core.records import Json
 from kvquant_eval.core.strict_json import BadJson, parse
-from kvquant_eval.io.golden.importers._files import expect
+from kvquant_eval.io.golden.importers._files import expect, json_files, json_lines
 
-_LOADERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+_LOADERS = {".csv": "csv", ".parquet": "parquet"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +60,39 @@ def read(source: str, mapping: Mapping[str, Json]) -> Iterator[Conversation | Le
     columns = from_data(Columns, dict(mapping), "--mapping")
     if not columns.messages and not (columns.prompt and columns.response):
         raise DataError("--mapping: a column for messages, or for prompt and response, got neither; add it")
-    for number, row in enumerate(_rows(source, columns), 1):
-        for column in columns.named():
-            if column not in row:
-                raise DataError(f"--mapping: a column of {source}, got {quoted(column)}; {nearest(column, row)}")
-        place = f"{source}:{number}"
+    for number, found in enumerate(_rows(source, columns), 1):
+        if isinstance(found, LeftOut):
+            yield found
+            continue
+        place, row = found
         try:
+            row = expect(row, dict, "a row with columns")
+            missing = next((column for column in columns.named() if column not in row), None)
+            if missing is not None and number == 1:
+                raise DataError(f"--mapping: a column of {source}, got {quoted(missing)}; {nearest(missing, row)}")
+            if missing is not None:
+                raise Unusable(f"a row with all columns, got none {quoted(missing)}")
             yield _conversation(row, columns, place, f"{Path(source).stem}-{number}")
         except Unusable as error:
             yield LeftOut(place, str(error))
 
 
-def _rows(source: str, columns: Columns) -> Iterator[Mapping[str, Any]]:
+def _rows(source: str, columns: Columns) -> Iterator[tuple[str, Json] | LeftOut]:
+    """Every row and its place."""
+    path = Path(source)
+    if path.suffix == ".jsonl":
+        yield from json_lines(path)
+    elif path.suffix == ".json":
+        for found in json_files(path):
+            if isinstance(found, LeftOut) or not isinstance(found[1], list):
+                yield found
+            else:
+                yield from ((f"{source}:{number}", row) for number, row in enumerate(found[1], 1))
+    else:
+        yield from ((f"{source}:{number}", row) for number, row in enumerate(_loaded(source, columns), 1))
+
+
+def _loaded(source: str, columns: Columns) -> Iterator[Mapping[str, Any]]:
     import datasets  # late: it takes a second
 
     loader = _LOADERS.get(Path(source).suffix)
