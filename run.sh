@@ -15,7 +15,7 @@ usage: ./run.sh [verb] [arguments]
 
   quickstart   the default: gate the embedded model, explain the exit status
   gate         kvquant-eval gate: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID
-  golden       kvquant-golden: stats, show or pin golden turns
+  golden       kvquant-golden: import, lint, stats, show or pin golden turns
   ui           mlflow's pages over the recorded runs, on 127.0.0.1:5000
   test         check, then every test; with arguments only pytest with them
   check        ruff, mypy, import-linter
