@@ -49,7 +49,7 @@ def parse(data: bytes) -> Any:
         raise
     except ValueError:  # Python converts no more digits, so that nobody waits for it
         raise BadJson("an integer of more than 4300 digits") from None
-    if text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST:
+    if text.count("[") + text.count("{") > DEEPEST and depth(value) > DEEPEST:
         raise BadJson(f"more than {DEEPEST} levels")
     if _SURROGATE.search(text) and not _encodes(value):
         raise BadJson("half a surrogate pair")
@@ -100,7 +100,7 @@ def _place(text: str, literal: str) -> tuple[int, int]:
     return text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
 
 
-def _depth(value: Any) -> int:
+def depth(value: Any) -> int:
     """How many lists and objects stand inside each other."""
     depth, level = 0, [value]
     while level := [inner for inner in level if isinstance(inner, list | dict)]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from kvquant_eval.core import pattern, schema
 from kvquant_eval.core.codec import DataError, from_data, quoted
 from kvquant_eval.core.records import GoldenTurn, Json, Whole
 from kvquant_eval.core.strict_json import BadJson, parse
@@ -158,8 +159,11 @@ class _Step:
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
+    """``accept``: other right values of an argument; one that stands only there may be left out."""
+
     name: str
     arguments: Mapping[str, Json]
+    accept: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +178,9 @@ class _Expected:
     needle: tuple[str, ...] = ()
     steps: tuple[_Step, ...] = ()
     final: Whole = 0
+    contains: tuple[str, ...] = ()
+    regex: str = ""
+    json_schema: Mapping[str, Json] = field(default_factory=dict)
 
 
 def _expected(expected: Mapping[str, Json]) -> Iterator[str]:
@@ -184,3 +191,8 @@ def _expected(expected: Mapping[str, Json]) -> Iterator[str]:
         yield f"{error}; correct it"
     if expected.get("steps") and "final" not in expected:
         yield "expected.final: the last step's result, got none; add it"
+    if why := pattern.problem(expected.get("regex", "")):
+        rule = f"a pattern that compiles, of at most {pattern.LONGEST} characters, without look-around or references"
+        yield f"expected.regex: {rule}, got {why}; simplify it"
+    if why := schema.problem(expected.get("json_schema", {})):
+        yield f"expected.json_schema: a plain schema of draft 2020-12, got {why}; simplify it"

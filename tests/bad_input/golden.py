@@ -279,6 +279,22 @@ TURNS = (
         "expected: answers: Input should be a valid tuple, got '10.00'; correct it",
         expected={"answers": "10.00"},
     ),
+    _in_turn(
+        "an accepted value where a list of them is due",
+        "expected: calls.0.accept.item: Input should be a valid tuple, got '3'; correct it",
+        expected={"calls": [{"name": "price", "arguments": {"item": 3}, "accept": {"item": "3"}}]},
+    ),
+    _in_turn(
+        "a pattern that looks ahead",
+        "expected.regex: a pattern that compiles, of at most 1000 characters, without look-around or references, "
+        "got look-around, including look-ahead and look-behind, is not supported; simplify it",
+        expected={"regex": "^(?=.*yes)"},
+    ),
+    _in_turn(
+        "a schema that refers to another file",
+        "expected.json_schema: a plain schema of draft 2020-12, got a reference to 'order.json'; simplify it",
+        expected={"json_schema": {"$ref": "order.json"}},
+    ),
 )
 
 MANIFESTS = (

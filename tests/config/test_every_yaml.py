@@ -5,18 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kvquant_eval.cli.config import build, compose, data_folder
+from kvquant_eval.cli.scorers import build_scorer
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import Realisation
+from kvquant_eval.core.scorers.tool_call import ToolCall
 
 NEEDED = {
     ("model", "hub"): ["model.id=org/name", "model.revision=abc"],
     ("model", "folder"): ["model.id=org/name", "model.path=/models/x"],
 }
 LISTS = ("kv", "workload")
+SCORERS = sorted((data_folder("conf") / "scorer").glob("*.yaml"))
 FILES = sorted(path for path in data_folder("conf").glob("*/*.yaml") if path.parent.name != "scorer")
 
 
@@ -35,10 +39,24 @@ def test_it_composes_and_builds(path: Path) -> None:
         assert ScoreRole.BOUND in roles
 
 
-def test_every_scorer_is_used_by_a_workload() -> None:
-    settings = build(compose([]))
-    built = {type(scorer) for scorers in settings.scorers.values() for scorer in scorers.values()}
-    assert len(built) == len(list(data_folder("conf").glob("scorer/*.yaml")))
+@pytest.mark.parametrize("path", SCORERS, ids=lambda path: path.stem)
+def test_a_scorer_builds_and_says_what_it_is(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    assert type(build_scorer(yaml.safe_load(text), "here", list)).__doc__
+
+
+def test_a_class_of_ones_own_takes_any_scorer(tmp_path: Path) -> None:
+    (tmp_path / "workload").mkdir()
+    names = [path.stem for path in SCORERS]
+    defaults = "".join(f"  - /scorer@scores.{name}.scorer: {name}\n" for name in names)
+    scores = "".join(f"  {name}: {{role: report, margin: 10.0, flag_over: 2.0}}\n" for name in names)
+    text = f"# @package workloads.own\ndefaults:\n{defaults}  - _self_\nscores:\n{scores}"
+    (tmp_path / "workload" / "own.yaml").write_text(text.replace("gl_reply: {role: report", "gl_reply: {role: gate"))
+    more = "workloads.own.scores.tool_call.scorer.tolerance=0.01"
+    scorers = build(compose(["workload=[own]", "gate.hardest=own", more], str(tmp_path))).scorers["own"]
+    assert len({type(scorer) for scorer in scorers.values()}) == len(names)
+    assert scorers["tool_call"] == ToolCall(tolerance=0.01)
 
 
 def test_native_candidates_that_the_cpu_does_not_implement_are_refused() -> None:

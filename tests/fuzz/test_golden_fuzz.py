@@ -14,9 +14,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, canonical, from_data, to_data
 from kvquant_eval.core.records import GoldenTurn
+from kvquant_eval.core.scorers.json_schema import JsonSchema
+from kvquant_eval.core.scorers.math_answer import MathAnswer
 from kvquant_eval.core.scorers.math_steps import MathSteps
 from kvquant_eval.core.scorers.python_signature import PythonSignature
-from kvquant_eval.core.scorers.text import Match, Needle, TokenF1
+from kvquant_eval.core.scorers.text import ContainsAll, Match, Needle, Regex, TokenF1
 from kvquant_eval.core.scorers.tool_call import ToolCall
 from kvquant_eval.io.golden import load, pin, verify
 from kvquant_eval.io.golden.manifest import MANIFEST, read_manifest
@@ -30,7 +32,8 @@ SOURCE = data_folder("golden")
 TEMPLATE = ImmutableSandboxedEnvironment().from_string(
     (data_folder("conf") / "model" / "smollm2_tools.jinja").read_text(encoding="utf-8")
 )
-SCORERS = (Match(), Needle(), TokenF1(), ToolCall(), MathSteps(), PythonSignature())
+PLAIN = (Match(), Needle(), TokenF1(), ContainsAll(), Regex(), JsonSchema())
+SCORERS = (*PLAIN, ToolCall(), MathSteps(), MathAnswer(), PythonSignature())
 FEW = st.sampled_from((1, 1, 1, 2, 3))
 SAID = ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "```python\ndef f(a): pass\n```", "1 + 2 = 3")
 

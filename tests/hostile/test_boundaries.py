@@ -13,9 +13,10 @@ from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.engine import EngineSpec
 from kvquant_eval.core.records import Block
 from kvquant_eval.core.text import TEXT_CHARS
-from kvquant_eval.io import golden, report
+from kvquant_eval.io import report
 from kvquant_eval.io.child import Child, EngineDied
 from kvquant_eval.io.golden import MANIFEST
+from kvquant_eval.io.golden.manifest import read_manifest
 from kvquant_eval.io.runfolder import RunFolder
 from kvquant_eval.pipeline import gate
 from tests.fakes.gate import settings, treatments, write_golden
@@ -68,7 +69,7 @@ def test_a_manifest_with_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
     path = folder / MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "name": "\ud800"}))
     with pytest.raises(DataError, match=r"MANIFEST\.json: a manifest in JSON, got "):
-        golden.read_manifest(folder)
+        read_manifest(folder)
 
 
 def test_a_run_is_named_in_plain_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

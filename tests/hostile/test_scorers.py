@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from kvquant_eval.core.score import Scorer
+from kvquant_eval.core.score import Scorer, score_replays
+from kvquant_eval.core.scorers.json_schema import JsonSchema
+from kvquant_eval.core.scorers.math_answer import MathAnswer
 from kvquant_eval.core.scorers.math_steps import MathSteps
 from kvquant_eval.core.scorers.python_signature import PythonSignature
-from kvquant_eval.core.scorers.text import Match, Needle, TokenF1
+from kvquant_eval.core.scorers.text import ContainsAll, Match, Needle, Regex, TokenF1
 from kvquant_eval.core.scorers.tool_call import ToolCall
 from tests.fakes.records import golden_turn, rendered_turn, reply
 from tests.hostile.payloads import HOSTILE
@@ -21,6 +23,18 @@ EXPECTED = {
     "function": "f",
     "answers": ["never said"],
     "needle": ["never said"],
+    "contains": ["never said"],
+    "regex": r"(?:[a1 (\[]+)+never said$",
+    "json_schema": {
+        "type": ["array", "object"],
+        "items": {
+            "anyOf": [{"$ref": "#"}, {"$ref": "#", "uniqueItems": True}, {"type": "string", "pattern": "(?:[a1 ]+)+!$"}]
+        },
+        "minProperties": 1,
+        "$defs": {"end": {"type": "string", "pattern": "(?:[a1 ]+)+!$"}},
+        "uniqueItems": True,
+        "additionalProperties": False,
+    },
 }
 SCORERS: dict[str, Scorer] = {
     "math_steps": MathSteps(),
@@ -29,6 +43,10 @@ SCORERS: dict[str, Scorer] = {
     "match": Match(),
     "needle": Needle(),
     "token_f1": TokenF1(),
+    "contains_all": ContainsAll(),
+    "regex": Regex(),
+    "json_schema": JsonSchema(),
+    "math_answer": MathAnswer(),
 }
 N = 300_000
 """Characters; a scorer whose time grows with their square would need the better part of an hour."""
@@ -46,6 +64,29 @@ BUSY = {
     "attributes": "a" + ".a" * N,
     "negations": "not " * N,
     "words": "a.b:c-" * N,
+    "open functions": "<function=" * (N // 10),
+    "functions": "<function=f>" * (N // 12),
+    "open parameters": "<tool_call><function=g>" + "<parameter=" * (N // 11),
+    "parameters": "<tool_call><function=g>" + "<parameter=a>" * (N // 13),
+    "blocks in blocks": "<tool_call><function=g>" * (N // 23),
+    "marks": "[TOOL_CALLS]" * (N // 12),
+    "named": "a{}" * (N // 3),
+    "objects with a name": '{"name":' * (N // 8),
+    "objects that are no call": '{"name": 1}' * (N // 11),
+    "braces": "{" * N,
+    "braces and spaces": "{" + " " * N + "}",
+    "lists in lists": "[" * 90 + "[]," * (N // 3) + "[]" + "]" * 90,
+    "unlike items": "[" + ",".join(f'{{"a":{n}}}' for n in range(N // 10)) + "]",
+    "deep lists twice": "[" * 40 + '"' + "a" * 1000 + '"' + "]" * 40,
+    "boxes": "\\boxed{" * (N // 7),
+    "answers": "the answer is " * (N // 14),
+    "marked answers": "#### " * (N // 5),
+    "fractions": "1\\frac{1" * (N // 8),
+    "mixed": "1 " * (N // 2) + "1/",
+    "thousands": "1" + ",000" * (N // 4),
+    "equations": "the answer is " + "x=" * (N // 2),
+    "texts": "\\text{" * (N // 6),
+    "units": "#### 1 " + "a^2" * (N // 3),
 }
 
 
@@ -96,3 +137,10 @@ def test_steps_are_read_as_before() -> None:
         found = MathSteps()(reply(text), golden_turn(expected=EXPECTED), rendered_turn())
         assert found is not None
         assert found.points == pytest.approx(points), text
+
+
+@pytest.mark.parametrize("tags", ["<think>", "</think>", "<think></think>", "[THINK]", "[/THINK]", "a</think><think>"])
+def test_thinking_without_end_takes_time_in_proportion_to_its_length(tags: str) -> None:
+    turn = (golden_turn(expected=EXPECTED), rendered_turn())
+    scores = score_replays([reply(tags * (N // len(tags)))], {"t": turn}, {"math_chain": SCORERS})
+    assert {score.points for score in scores} == {0.0}

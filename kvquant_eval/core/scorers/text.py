@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvquant_eval.core import pattern
+from kvquant_eval.core.codec import quoted
 from kvquant_eval.core.records import GoldenTurn, Measure, RenderedTurn, Replay
 from kvquant_eval.core.score import Score
 
@@ -43,11 +46,32 @@ class Needle:
     measure: Measure = Measure.GENERATED
 
     def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | None:
-        needles = turn.expected.get("needle")
-        if not needles:
+        return _share(replay.text, turn.expected.get("needle"))
+
+
+@dataclass(frozen=True)
+class ContainsAll:
+    """The share of the texts ``expected.contains`` that the reply holds, x 100."""
+
+    measure: Measure = Measure.GENERATED
+
+    def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | None:
+        return _share(replay.text, turn.expected.get("contains"))
+
+
+@dataclass(frozen=True)
+class Regex:
+    """100 when ``expected.regex`` matches somewhere in the reply, else 0; ``core.pattern`` says what it may hold."""
+
+    measure: Measure = Measure.GENERATED
+
+    def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | None:
+        wanted = turn.expected.get("regex")
+        if not wanted:
             return None
-        missing = [needle for needle in needles if not holds(replay.text, needle)]
-        return Score(100.0 * (1 - len(missing) / len(needles)), f"missing {missing!r}" if missing else "all found")
+        if pattern.found(wanted, replay.text):
+            return Score(100.0, f"matches {quoted(wanted)}")
+        return Score(0.0, f"no match of {quoted(wanted)}")
 
 
 @dataclass(frozen=True)
@@ -62,3 +86,10 @@ class TokenF1:
             return None
         common = sum((Counter(golden) & Counter(reply)).values())
         return Score(200.0 * common / (len(golden) + len(reply)), f"{common} common of {len(golden)} and {len(reply)}")
+
+
+def _share(text: str, wanted: Sequence[str] | None) -> Score | None:
+    if not wanted:
+        return None
+    missing = [one for one in wanted if not holds(text, one)]
+    return Score(100.0 * (1 - len(missing) / len(wanted)), f"missing {missing!r}" if missing else "all found")

@@ -62,3 +62,51 @@ def test_an_unscored_outcome_has_no_points_and_says_why(outcome: Outcome) -> Non
 def test_what_cannot_be_read_is_unparseable_and_stays_paired() -> None:
     (found,) = scored(reply("x"), Always(Score(0.0, "bad JSON", parseable=False)))
     assert (found.points, found.outcome) == (0.0, Outcome.UNPARSEABLE)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Explains with the text that it was given."""
+
+    measure: Measure = Measure.GENERATED
+
+    def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | None:
+        return Score(100.0, replay.text)
+
+
+def test_a_scorer_reads_what_was_said_and_not_what_was_thought() -> None:
+    given = reply("<think>9</think>5")
+    (found,) = scored(given, Reads())
+    assert (found.points, found.outcome, found.explanation) == (100.0, Outcome.OK, "5")
+    assert given.text == "<think>9</think>5"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [
+        (Outcome.OK, Outcome.TRUNCATED),
+        (Outcome.TRUNCATED, Outcome.TRUNCATED),
+        (Outcome.DEGENERATE, Outcome.DEGENERATE),  # a loop is worse
+    ],
+)
+def test_a_reply_cut_inside_a_think_block_earns_nothing(outcome: Outcome, kept: Outcome) -> None:
+    (found,) = scored(reply("<think>the answer is 5", outcome=outcome), Reads())
+    assert (found.points, found.outcome, found.explanation) == (0.0, kept, "cut inside a think block")
+    (unread,) = scored(reply("<think>", outcome=outcome), Always(Score(0.0, "no JSON", parseable=False)))
+    assert (unread.outcome, unread.explanation) == (kept, "cut inside a think block")
+
+
+def test_a_reply_cut_inside_a_think_block_is_no_score_where_there_is_nothing_to_score() -> None:
+    assert scored(reply("<think>x"), Always(None)) == ()
+
+
+def test_a_reply_that_only_thinks_is_empty() -> None:
+    (found,) = scored(reply("<think>5</think>\n"), Reads())
+    assert (found.points, found.outcome, found.explanation) == (0.0, Outcome.EMPTY, "empty reply")
+
+
+def test_tags_of_a_reply_that_is_not_scored_or_forced_are_nothing() -> None:
+    (found,) = scored(reply("<think>", outcome=Outcome.INFRA_ERROR, error="engine died"), Reads())
+    assert (found.points, found.outcome) == (None, Outcome.INFRA_ERROR)
+    (likely,) = scored(forced([-0.1], text="<think>"), Always(Score(7.0), Measure.FORCED))
+    assert likely.points == 7.0

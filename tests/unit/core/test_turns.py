@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core.records import Span
+from kvquant_eval.core.schema import DRAFT
 from kvquant_eval.core.turns import is_name, is_workload, problem
 from tests.fakes.records import golden_turn
 
 USER = {"role": "user", "content": "hello"}
 STEP = {"left": 1, "operator": "+", "operand": 2, "result": 3}
 DONE = {"role": "assistant", "content": "done"}
+PATTERN = "expected.regex: a pattern that compiles, of at most 1000 characters, without look-around or references, got "
+SCHEMA = "expected.json_schema: a plain schema of draft 2020-12, got "
 
 
 def call(name: Any = "price", arguments: Any = '{"item": 3}', **more: Any) -> dict[str, Any]:
@@ -47,6 +50,10 @@ def result(call_id: str | None = None) -> dict[str, Any]:
         {"expected": {"steps": [STEP], "final": 3}},
         {"expected": {"calls": [{"name": "f", "arguments": {}}], "answers": ["a"], "needle": ["b"]}},
         {"expected": {"function": "f", "parameters": ["a"], "uses": ["X"]}},
+        {"expected": {"calls": [{"name": "f", "arguments": {"a": 1}, "accept": {"a": [2, "2", None], "b": []}}]}},
+        {"expected": {"contains": ["a"], "regex": r"(?i)^\d{4}\b", "json_schema": {"type": "object"}}},
+        {"expected": {"regex": "x" * 1000, "json_schema": {}}},
+        {"expected": {"json_schema": {"$schema": DRAFT, "$ref": "#/$defs/a", "$defs": {"a": {"pattern": "^a"}}}}},
     ],
 )
 def test_a_good_turn_has_no_problem(changes: dict[str, Any]) -> None:
@@ -176,6 +183,27 @@ def test_every_call_has_its_result_and_every_result_its_call(messages: Any, said
         ({"function": 3}, "expected: function: "),
         ({"parameters": "a"}, "expected: parameters: "),
         ({"calls": [{"name": "f"}]}, "expected: calls.0.arguments: "),
+        ({"calls": [{"name": "f", "arguments": {}, "accept": ["a"]}]}, "expected: calls.0.accept: "),
+        ({"calls": [{"name": "f", "arguments": {}, "accept": {"a": "b"}}]}, "expected: calls.0.accept.a: "),
+        ({"contains": "a"}, "expected: contains: "),
+        ({"regex": ["a"]}, "expected: regex: "),
+        ({"regex": "x" * 1001}, f"{PATTERN}one of 1001; simplify it"),
+        ({"regex": "("}, f"{PATTERN}unclosed group; simplify it"),
+        ({"regex": "a(?=b)"}, f"{PATTERN}look-around, including look-ahead and look-behind, is not supported; "),
+        ({"regex": r"(a)\1"}, f"{PATTERN}backreferences are not supported; simplify it"),
+        ({"regex": r"(a{1000}){1000}"}, f"{PATTERN}Compiled regex exceeds size limit of 10485760 bytes; simplify it"),
+        ({"json_schema": []}, "expected: json_schema: "),
+        (
+            {"json_schema": {"type": "text"}},
+            f"{SCHEMA}\"'text' is not valid under any of the given schemas\"; simplify it",
+        ),
+        ({"json_schema": {"$schema": "http://x"}}, f"{SCHEMA}the draft 'http://x'; simplify it"),
+        ({"json_schema": {"items": {"$schema": DRAFT}}}, f"{SCHEMA}the keyword $schema; simplify it"),
+        ({"json_schema": {"not": {"patternProperties": {}}}}, f"{SCHEMA}the keyword patternProperties; simplify it"),
+        ({"json_schema": {"items": {"pattern": "(?=a)"}}}, f"{SCHEMA}the pattern '(?=a)' (look-around, "),
+        ({"json_schema": {"$ref": "https://example.org/a"}}, f"{SCHEMA}a reference to 'https://example.org/a'; "),
+        ({"json_schema": {"allOf": [{"$ref": "#/$defs/a"}]}}, f"{SCHEMA}a reference to '#/$defs/a'; simplify it"),
+        ({"json_schema": {"$ref": "#"}}, f"{SCHEMA}one that refers to itself without end; simplify it"),
         ({"steps": [{"left": 1}], "final": 1}, "expected: steps.0.operator: "),
         (
             {"steps": [{"left": "1", "operator": "+", "operand": 2, "result": 3}], "final": 3},

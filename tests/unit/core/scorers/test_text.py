@@ -1,4 +1,4 @@
-"""Plain answers: Match, Needle, TokenF1."""
+"""Plain answers: Match, Needle, ContainsAll, Regex, TokenF1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvquant_eval.core.scorers.text import Match, Needle, TokenF1, holds, words
+from kvquant_eval.core.scorers.text import ContainsAll, Match, Needle, Regex, TokenF1, holds, words
 from tests.fakes.records import golden_turn, rendered_turn, reply
 
 TURN = golden_turn(
@@ -97,5 +97,48 @@ def test_f1_is_symmetric_and_within_0_to_100(left: str, right: str) -> None:
 
 def test_a_turn_without_expectations_is_not_scored() -> None:
     bare = golden_turn(reference={"role": "assistant", "content": None})
-    for scorer in (Match(), Needle(), TokenF1()):
+    for scorer in (Match(), Needle(), ContainsAll(), Regex(), TokenF1()):
         assert scorer(reply("x"), bare, rendered_turn()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "points", "explanation"),
+    [
+        ("Order A-1042 ships on Monday.", 100, "all found"),
+        ("a-1042, on a Monday", 100, "all found"),
+        ("Order A-10421 ships on Monday.", 50, "missing ['A-1042']"),
+        ("no", 0, "missing ['A-1042', 'Monday']"),
+    ],
+)
+def test_contains_all(text: str, points: float, explanation: str) -> None:
+    score = ContainsAll()(reply(text), golden_turn(expected={"contains": ["A-1042", "Monday"]}), rendered_turn())
+    assert score is not None
+    assert (score.points, score.explanation) == (points, explanation)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        (r"\bA-\d{4}\b", "Order A-1042.", True),
+        (r"\bA-\d{4}\b", "Order A-10421.", False),
+        (r"^yes", "Yes", False),
+        (r"(?i)^yes", "Yes, it is", True),
+        (r"(?m)^Total: \d+$", "Items: 2\nTotal: 7\nBye", True),
+        (r"\A\{.*\}\z", "{a}\n", False),
+        (r"(?s)\A\{.*\}", "{a\nb}", True),
+        (r"ß|\p{Greek}", "π", True),
+        ("x", "\ud800x", False),
+    ],
+)
+def test_regex(pattern: str, text: str, found: bool) -> None:
+    score = Regex()(reply(text), golden_turn(expected={"regex": pattern}), rendered_turn())
+    assert score is not None
+    assert score.points == (100 if found else 0)
+    assert score.explanation == f"{'matches' if found else 'no match of'} {pattern!r}"
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)+$", "(a|aa)+$", ".*.*.*.*=$", "(?:[ab]*a[ab]{200})x"])
+def test_a_pattern_that_would_never_end_ends(pattern: str) -> None:
+    score = Regex()(reply("a" * 300_000 + "!"), golden_turn(expected={"regex": pattern}), rendered_turn())
+    assert score is not None
+    assert score.points == 0
