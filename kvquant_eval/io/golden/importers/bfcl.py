@@ -86,10 +86,10 @@ def _answers(path: Path) -> dict[str, list[Json]]:
 
 
 def _one_turn(record: Mapping[str, Any], truth: list[Json], place: str) -> Conversation:
-    calls = [
-        as_call(name, _accepted(arguments), f"call_{number}")
-        for number, call in enumerate(truth)
-        for name, arguments in expect(call, dict, "a call as a JSON object").items()
+    named = [item for call in truth for item in expect(call, dict, "a call as a JSON object").items()]
+    calls = [as_call(name, _accepted(arguments), f"call_{number}") for number, (name, arguments) in enumerate(named)]
+    right = [
+        {"name": name, "arguments": _accepted(arguments), "accept": _others(arguments)} for name, arguments in named
     ]
     messages = expect(_turns(record)[0], list, "a question with messages")
     return Conversation(
@@ -97,7 +97,7 @@ def _one_turn(record: Mapping[str, Any], truth: list[Json], place: str) -> Conve
         place=place,
         messages=[*messages, {"role": "assistant", "content": None, "tool_calls": calls}],
         tools=[_tool(function) for function in expect(record.get("function"), list, "a question with functions")],
-        replies={len(messages): {}},
+        replies={len(messages): {"calls": right}},
     )
 
 
@@ -207,6 +207,17 @@ def _accepted(arguments: Json) -> dict[str, Json]:
         if first != "" and "" not in values:
             chosen[key] = _value(first)
     return chosen
+
+
+def _others(arguments: Json) -> dict[str, Json]:
+    """The accepted values of every argument but the first; all of one that may be left out."""
+    given = expect(arguments, dict, "arguments as a JSON object")
+    others: dict[str, Json] = {}
+    for key, values in given.items():
+        listed = [_value(value) for value in values if value != ""] if isinstance(values, list) else []
+        if rest := listed if isinstance(values, list) and "" in values else listed[1:]:
+            others[key] = rest
+    return others
 
 
 def _value(value: Json) -> Json:

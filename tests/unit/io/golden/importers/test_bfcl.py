@@ -46,9 +46,9 @@ def test_single_turns(category: str, count: int) -> None:
 
 def test_the_first_accepted_values_are_the_golden_call() -> None:
     [turn] = turns(split("multiple")[0]["multiple_0"])
-    assert turn.expected["calls"] == [
-        {"name": "triangle_properties.get", "arguments": {"side1": 5, "side2": 4, "side3": 3}}
-    ]
+    optional = {"get_area": [True], "get_perimeter": [True], "get_angles": [True]}
+    golden = {"name": "triangle_properties.get", "arguments": {"side1": 5, "side2": 4, "side3": 3}}
+    assert turn.expected["calls"] == [{**golden, "accept": optional}]
     parameters = next(t for t in turn.tools if t["function"]["name"] == "triangle_properties.get")["function"]
     assert parameters["parameters"]["type"] == "object"
     assert parameters["parameters"]["properties"]["side1"]["type"] == "integer"
@@ -91,7 +91,9 @@ def test_what_has_no_golden_reply_is_left_out(category: str, reason: str) -> Non
 def test_objects_in_answers_list_accepted_values_too(tmp_path: Path) -> None:
     truth = [{"f": {"place": [{"city": ["Paris", "PARIS"], "zip": ["", "75"]}], "rows": [[{"a": [1]}]], "n": ["", 3]}}]
     [turn] = turns(split(write(tmp_path, QUESTION, truth))[0]["q"])
-    assert turn.expected["calls"] == [{"name": "f", "arguments": {"place": {"city": "Paris"}, "rows": [{"a": 1}]}}]
+    [call] = turn.expected["calls"]
+    assert call["arguments"] == {"place": {"city": "Paris"}, "rows": [{"a": 1}]}
+    assert call["accept"] == {"n": [3]}
 
 
 @pytest.mark.parametrize("call", ["cd(folder=open('x'))", "__import__('os').system('x')", "cd", "rm_all()", "cd(1, 2)"])
