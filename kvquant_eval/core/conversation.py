@@ -54,29 +54,31 @@ class LeftOut:
 
 
 def cut(conversation: Conversation, workload: str) -> Iterator[GoldenTurn | LeftOut]:
-    """The turns of a conversation, each with the history before it, in order. ``core.turns.problem`` is still to be
-    asked of each.
+    """The turns of a conversation, each with the history before it, in order; ``turn_index`` counts the assistant's
+    replies in it. ``core.turns.problem`` is still to be asked of each.
     """
     if conversation.replies is None:
-        said = [message.get("role") if isinstance(message, dict) else None for message in conversation.messages]
-        replies: Mapping[int, Mapping[str, Json]] = {i: {} for i, role in enumerate(said) if role == "assistant"}
+        roles = [message.get("role") if isinstance(message, dict) else None for message in conversation.messages]
+        replies: Mapping[int, Mapping[str, Json]] = {i: {} for i, role in enumerate(roles) if role == "assistant"}
     else:
         replies = conversation.replies
     if not replies:
         yield LeftOut(conversation.place, "a conversation without a reply of the assistant")
         return
     messages: list[dict[str, Json]] = []
-    number = 0
+    left = len(replies)
+    said = 0
     try:
         tools = tuple(as_tool(tool) for tool in conversation.tools)
         for index, given in enumerate(conversation.messages):
             message = as_message(given)
             if index in replies:
-                yield _turn(conversation, workload, number, messages, message, tools, replies[index])
-                number += 1
+                yield _turn(conversation, workload, said, messages, message, tools, replies[index])
+                left -= 1
+            said += message["role"] == "assistant"
             messages.append(message)
     except Unusable as error:
-        for _ in range(len(replies) - number):
+        for _ in range(left):
             yield LeftOut(conversation.place, str(error))
 
 

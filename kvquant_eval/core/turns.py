@@ -194,5 +194,5 @@ def _expected(expected: Mapping[str, Json]) -> Iterator[str]:
     if why := pattern.problem(expected.get("regex", "")):
         rule = f"a pattern that compiles, of at most {pattern.LONGEST} characters, without look-around or references"
         yield f"expected.regex: {rule}, got {why}; simplify it"
-    if why := schema.problem(expected.get("json_schema", {})):
+    if (wanted := expected.get("json_schema")) and (why := schema.problem(wanted)):
         yield f"expected.json_schema: a plain schema of draft 2020-12, got {why}; simplify it"

@@ -74,32 +74,58 @@ def write_turns(
 
 def _lines(found: Iterable[Conversation | LeftOut], workload: str, done: Imported) -> Iterator[bytes]:
     """The lines of the file, one at a time: those of one long conversation can be larger than memory."""
-    names: Counter[str] = Counter()
+    names = _Names()
     for record in found:
         if isinstance(record, LeftOut):
             done.leave(record)
             continue
-        before = done.turns
-        name = _unused(conversation_name(record.conversation_id), names)
-        for turn in cut(replace(record, conversation_id=name), workload):
+        name = ""
+        for turn in cut(record, workload):
+            if isinstance(turn, GoldenTurn):
+                name = name or names.choose(conversation_name(record.conversation_id), turn.turn_index)
+                turn = names.take(turn, name, record.place)
             line = turn if isinstance(turn, LeftOut) else _line(turn, record.place, workload)
             if isinstance(line, LeftOut):
                 done.leave(line)
                 continue
-            done.conversations += done.turns == before
+            done.conversations += names.is_new(name)
             done.turns += 1
             yield line
 
 
-def _unused(name: str, names: Counter[str]) -> str:
-    """The name, with a number where it was there before. ``names`` counts how often each was asked for."""
-    unused = name
-    while unused in names:
-        names[name] += 1
-        end = f"-{names[name]}"
-        unused = f"{name[: LONGEST_ID - len(end)]}{end}"
-    names[unused] = 1
-    return unused
+class _Names:
+    """Conversation ids and the places in each that are taken. What was logged a request at a time comes together again
+    as one conversation, as long as every turn has a place of its own; else a number tells them apart.
+    """
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
+        self.names: set[int] = set()
+        self.used: Counter[str] = Counter()
+
+    def choose(self, name: str, index: int) -> str:
+        """The id for a record whose first turn has this ``turn_index``."""
+        chosen = name
+        while hash((chosen, index)) in self.taken:
+            self.used[name] += 1
+            end = f"-{self.used[name] + 1}"
+            chosen = f"{name[: LONGEST_ID - len(end)]}{end}"
+        return chosen
+
+    def is_new(self, name: str) -> bool:
+        """Whether it is the first time that this is asked of the id."""
+        before = len(self.names)
+        self.names.add(hash(name))
+        return len(self.names) > before
+
+    def take(self, turn: GoldenTurn, name: str, place: str) -> GoldenTurn | LeftOut:
+        """The turn under the id, if its place there is free."""
+        turn_id = f"{name}/t{turn.turn_index:02d}"
+        key = hash((name, turn.turn_index))
+        if key in self.taken:
+            return LeftOut(place, f"a turn of its own, got {turn_id} again")
+        self.taken.add(key)
+        return replace(turn, turn_id=turn_id, conversation_id=name)
 
 
 def _line(turn: GoldenTurn, place: str, workload: str) -> bytes | LeftOut:

@@ -83,7 +83,7 @@ def test_every_reply_becomes_a_turn_with_the_history_before_it() -> None:
 
 def test_the_replies_that_are_given_become_turns() -> None:
     made = turns(conversation(*WHOLE, replies={6: {"answers": ["welcome"], "needle": ["x"]}}))
-    assert [turn.turn_index for turn in made] == [0]
+    assert [turn.turn_index for turn in made] == [2]  # two replies stand in its history
     assert made[0].messages == PLAIN[:6]
     assert made[0].expected == {"answers": ["welcome"], "needle": ["x"]}
     assert [span.text for span in made[0].decisive] == ["welcome"]

@@ -174,9 +174,24 @@ def test_names_that_were_there_before_get_a_number(target: Path, names: list[str
 
 def test_one_name_for_all_costs_no_more_than_many(target: Path) -> None:
     """With a search from 2 on for each, this took minutes."""
-    unanswered = (conversation("x", ASK) for _ in range(50_000))
-    write_turns([*unanswered, conversation("x")], target, "faq")
-    assert ids(target) == ["x-50001/t00"]
+    write_turns((conversation("x") for _ in range(1_000)), target, "faq")
+    assert ids(target)[-1] == "x-1000/t00"
+
+
+def test_requests_of_one_conversation_come_together_again(target: Path) -> None:
+    """As a server logs them: each with the history so far, and one of them tried twice."""
+    requests = [conversation("x", *[ASK, SAYS] * n, replies={2 * n - 1: {}}) for n in (1, 2, 2, 3)]
+    done = write_turns(requests, target, "faq")
+    assert ids(target) == ["x/t00", "x/t01", "x-2/t01", "x/t02"]
+    assert done.conversations == 2
+
+
+def test_a_turn_whose_place_is_taken_is_left_out(target: Path) -> None:
+    late = conversation("x", ASK, SAYS, ASK, SAYS, replies={3: {}}, place="f:1")
+    done = write_turns([late, conversation("x", ASK, SAYS, ASK, SAYS, place="f:2")], target, "faq")
+    assert ids(target) == ["x/t01", "x/t00"]
+    assert done.left_out == {"a turn of its own": 1}
+    assert done.first == {"a turn of its own": "f:2: a turn of its own, got x/t01 again"}
 
 
 def test_what_is_left_out_is_counted_with_its_first_place(target: Path) -> None:
