@@ -21,6 +21,7 @@ from typing import Any
 from kvquant_eval.core.records import Measure, Prepared
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.io.runfolder import RunFolder
+from tests.fakes.fp8 import E4M3
 from tests.fakes.model import write_model
 
 CONTEXT = 131_072
@@ -90,7 +91,7 @@ def gate(model: Path, golden: Path, runs: Path) -> tuple[RunFolder, list[Sample]
     """Run the gate as a user does, and watch its process. Raises SystemExit when it ends without a decision."""
     arguments = [
         *("model=folder", "model.id=random/two-layers", f"model.path={model}", f"golden.path={golden}"),
-        *("workload=[long_context]", "kv=[fp8_e4m3]", f"runs_dir={runs}", "tracking=none", *POLICY),
+        *("workload=[long_context]", f"kv=[{E4M3}]", f"runs_dir={runs}", "tracking=none", *POLICY),
         *(f"engine.args.{name}={value}" for name, value in ENGINE.items()),
     ]
     process = subprocess.Popen([sys.executable, "-m", "kvquant_eval.cli.main", "gate", *arguments])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,12 +15,10 @@ import pytest
 
 from kvquant_eval.cli.config import data_folder, home
 from kvquant_eval.io.golden import MANIFEST, pin
+from tests.fakes.fp8 import E4M3, E5M2, NATIVE
 
 CONVERSATIONS = 2
 """Conversations a class: bounds need two."""
-NATIVE = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8") or shutil.which("nvidia-smi") is not None
-"""Whether the attention of this machine stores FP8."""
-E4M3, E5M2 = ("fp8_e4m3", "fp8_e5m2") if NATIVE else ("fp8_e4m3_ref", "fp8_e5m2_ref")
 FOUR = f"kv=[{E4M3},{E5M2},int8_ref,nvfp4_ref]"
 needs_native_fp8 = pytest.mark.skipif(not NATIVE, reason="the attention of this CPU stores no FP8: no AVX-512")
 SMALL = ("gate.min_turns=5", "gate.min_headroom=1")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.integration.conftest import E4M3, E5M2, NATIVE, Run
+from tests.fakes.fp8 import E4M3, E5M2, NATIVE
+from tests.integration.conftest import Run
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,8 @@ import pytest
 from kvquant_eval.core.compare import identical
 from kvquant_eval.core.records import Measure
 from kvquant_eval.io.runfolder import RunFolder
-from tests.integration.conftest import E4M3, E5M2, FOUR, NATIVE, Run
+from tests.fakes.fp8 import E4M3, E5M2, NATIVE
+from tests.integration.conftest import FOUR, Run
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak import soak
-from tests.integration.conftest import E5M2
+from tests.fakes.fp8 import E5M2
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,8 @@ import pytest
 
 from kvquant_eval.cli.config import home
 from kvquant_eval.worker.embedded import materialise
-from tests.integration.conftest import E4M3, E5M2, Run, needs_native_fp8
+from tests.fakes.fp8 import E4M3, E5M2
+from tests.integration.conftest import Run, needs_native_fp8
 
 pytestmark = pytest.mark.integration
 
