@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -18,50 +19,56 @@ from rich.text import Text
 from kvquant_eval.cli import golden_import, golden_lint
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, nearest, quoted, to_data
-from kvquant_eval.core.records import GoldenTurn
+from kvquant_eval.core.records import Decision, GoldenTurn
 from kvquant_eval.core.text import one_line
+from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.golden import load, pin, verify
 from kvquant_eval.io.golden.manifest import MANIFEST, read_manifest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit status."""
-    parser = argparse.ArgumentParser("kvquant-golden", description="Import, look into and pin golden sets.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    golden_import.add_arguments(verbs.add_parser("import", help="turn recorded conversations into golden turns"))
-    golden_lint.add_arguments(verbs.add_parser("lint", help="what is wrong, or wasteful, in a set"))
-    for verb, about in (
-        ("stats", "turns, conversations and depth of each class"),
-        ("show", "one turn as JSON"),
-        ("pin", "write the manifest of a new set or version"),
-    ):
-        sub = verbs.add_parser(verb, help=about)
-        sub.add_argument("--path", type=Path, default=data_folder("golden"), help="folder of the set")
-        if verb == "show":
-            sub.add_argument("turn_id")
-        if verb == "pin":
-            sub.add_argument("--name", required=True)
-            sub.add_argument("--set-version", required=True)
-            sub.add_argument("--licence", default="unspecified")
-    options = parser.parse_args(sys.argv[1:] if argv is None else list(argv))
+    options = _parser().parse_args(sys.argv[1:] if argv is None else list(argv))
     try:
-        if options.verb == "import":
-            return golden_import.run(options)
-        if options.verb == "lint":
-            return golden_lint.run(options)
-        if options.verb == "pin":
-            return _pin(options.path, options.name, options.set_version, options.licence)
-        turns = _turns(options.path)
-        return _stats(turns) if options.verb == "stats" else _show(turns, options.turn_id)
+        return int(options.run(options))
     except DataError as error:
         return _complain(str(error))
+    except EngineDied as died:
+        return _complain(str(died), Decision.INVALID.exit_code)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 128 + signal.SIGINT)
     except OSError as error:
         return _complain(f"{error.filename or 'system'}: {error.strerror or error}; make room or correct the path")
 
 
-def _complain(line: str) -> int:
+def _parser() -> argparse.ArgumentParser:
+    """Each verb says in ``run`` what it does with its options."""
+    parser = argparse.ArgumentParser("kvquant-golden", description="Import, look into and pin golden sets.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    importing = verbs.add_parser("import", help="turn recorded conversations into golden turns")
+    golden_import.add_arguments(importing)
+    importing.set_defaults(run=golden_import.run)
+    linting = verbs.add_parser("lint", help="what is wrong, or wasteful, in a set")
+    golden_lint.add_arguments(linting)
+    linting.set_defaults(run=golden_lint.run)
+    stats = verbs.add_parser("stats", help="turns, conversations and depth of each class")
+    stats.set_defaults(run=lambda options: _stats(_turns(options.path)))
+    show = verbs.add_parser("show", help="one turn as JSON")
+    show.add_argument("turn_id")
+    show.set_defaults(run=lambda options: _show(_turns(options.path), options.turn_id))
+    pinning = verbs.add_parser("pin", help="write the manifest of a new set or version")
+    pinning.add_argument("--name", required=True)
+    pinning.add_argument("--set-version", required=True)
+    pinning.add_argument("--licence", default="unspecified")
+    pinning.set_defaults(run=lambda options: _pin(options.path, options.name, options.set_version, options.licence))
+    for verb in (stats, show, pinning):
+        verb.add_argument("--path", type=Path, default=data_folder("golden"), help="folder of the set")
+    return parser
+
+
+def _complain(line: str, status: int = 2) -> int:
     sys.stderr.write(f"kvquant-golden: {one_line(line)}\n")
-    return 2
+    return status
 
 
 def _turns(path: Path) -> tuple[GoldenTurn, ...]:
