@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from kvquant_eval.core.chat import Unusable
 from kvquant_eval.core.codec import DataError, quoted
-from kvquant_eval.core.conversation import LeftOut
+from kvquant_eval.core.conversation import Conversation, LeftOut
 from kvquant_eval.core.records import Json
 from kvquant_eval.core.strict_json import BadJson, parse
 from kvquant_eval.io.golden.manifest import open_file
@@ -55,6 +55,27 @@ def _parsed(data: bytes, place: str) -> tuple[str, Json] | LeftOut:
         return place, parse(data.removeprefix(b"\xef\xbb\xbf"))
     except BadJson as error:
         return LeftOut(place, f"JSON that cannot be read, got {error}")
+
+
+def conversations(
+    found: Iterable[tuple[str, Json] | LeftOut], make: Callable[[Json, str], Conversation]
+) -> Iterator[Conversation | LeftOut]:
+    """What ``make(value, place)`` makes of every record; one that it finds ``Unusable`` is left out."""
+    for record in found:
+        if isinstance(record, LeftOut):
+            yield record
+            continue
+        place, value = record
+        try:
+            yield make(value, place)
+        except Unusable as error:
+            yield LeftOut(place, str(error))
+
+
+def numbered(place: str) -> str:
+    """A conversation's name where the source has none: the file's, and the record's number in it."""
+    source, _, number = place.rpartition(":")
+    return f"{Path(source).stem}-{number}"
 
 
 def expect(value: Json, kind: type, what: str) -> Json:

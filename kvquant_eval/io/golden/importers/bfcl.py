@@ -20,7 +20,7 @@ from kvquant_eval.core.chat import Unusable, as_call
 from kvquant_eval.core.codec import DataError, nearest, quoted
 from kvquant_eval.core.conversation import Conversation, LeftOut
 from kvquant_eval.core.records import Json
-from kvquant_eval.io.golden.importers._files import expect, json_lines
+from kvquant_eval.io.golden.importers._files import conversations, expect, json_lines
 
 _PREFIX = "BFCL_v4_"
 _SIMULATIONS = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
@@ -43,20 +43,15 @@ def read(source: str) -> Iterator[Conversation | LeftOut]:
     """One conversation a question. Raises DataError where the category or the package is not there."""
     path = _file(source)
     answers = _answers(path.parent / "possible_answer" / path.name)
-    for found in json_lines(path):
-        if isinstance(found, LeftOut):
-            yield found
-            continue
-        place, record = found
-        try:
-            record = expect(record, dict, "a question as a JSON object")
-            name = expect(record.get("id"), str, "a question with an id")
-            if name not in answers:
-                raise Unusable("a question without a golden reply: the right answer is no call")
-            make = _several_turns if "involved_classes" in record else _one_turn
-            yield make(record, answers[name], place)
-        except Unusable as error:
-            yield LeftOut(place, str(error))
+
+    def make(record: Json, place: str) -> Conversation:
+        record = expect(record, dict, "a question as a JSON object")
+        name = expect(record.get("id"), str, "a question with an id")
+        if name not in answers:
+            raise Unusable("a question without a golden reply: the right answer is no call")
+        return (_several_turns if "involved_classes" in record else _one_turn)(record, answers[name], place)
+
+    return conversations(json_lines(path), make)
 
 
 def _file(source: str) -> Path:

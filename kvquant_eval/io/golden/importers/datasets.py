@@ -19,7 +19,7 @@ from kvquant_eval.core.codec import DataError, from_data, nearest, quoted
 from kvquant_eval.core.conversation import Conversation, LeftOut
 from kvquant_eval.core.records import Json
 from kvquant_eval.core.strict_json import BadJson, parse
-from kvquant_eval.io.golden.importers._files import expect, json_files, json_lines
+from kvquant_eval.io.golden.importers._files import conversations, expect, json_files, json_lines, numbered
 
 _LOADERS = {".csv": "csv", ".parquet": "parquet"}
 
@@ -60,21 +60,17 @@ def read(source: str, mapping: Mapping[str, Json]) -> Iterator[Conversation | Le
     columns = from_data(Columns, dict(mapping), "--mapping")
     if not columns.messages and not (columns.prompt and columns.response):
         raise DataError("--mapping: a column for messages, or for prompt and response, got neither; add it")
-    for number, found in enumerate(_rows(source, columns), 1):
-        if isinstance(found, LeftOut):
-            yield found
-            continue
-        place, row = found
-        try:
-            row = expect(row, dict, "a row with columns")
-            missing = next((column for column in columns.named() if column not in row), None)
-            if missing is not None and number == 1:
-                raise DataError(f"--mapping: a column of {source}, got {quoted(missing)}; {nearest(missing, row)}")
-            if missing is not None:
-                raise Unusable(f"a row with all columns, got none {quoted(missing)}")
-            yield _conversation(row, columns, place, f"{Path(source).stem}-{number}")
-        except Unusable as error:
-            yield LeftOut(place, str(error))
+
+    def make(row: Json, place: str) -> Conversation:
+        row = expect(row, dict, "a row with columns")
+        missing = next((column for column in columns.named() if column not in row), None)
+        if missing is not None and place == f"{source}:1":
+            raise DataError(f"--mapping: a column of {source}, got {quoted(missing)}; {nearest(missing, row)}")
+        if missing is not None:
+            raise Unusable(f"a row with all columns, got none {quoted(missing)}")
+        return _conversation(row, columns, place)
+
+    return conversations(_rows(source, columns), make)
 
 
 def _rows(source: str, columns: Columns) -> Iterator[tuple[str, Json] | LeftOut]:
@@ -111,7 +107,7 @@ def _loaded(source: str, columns: Columns) -> Iterator[Mapping[str, Any]]:
         raise DataError(f"source: a data set that loads, got {quoted(source)} ({said:.300}); correct it") from error
 
 
-def _conversation(row: Mapping[str, Any], columns: Columns, place: str, name: str) -> Conversation:
+def _conversation(row: Mapping[str, Any], columns: Columns, place: str) -> Conversation:
     if columns.messages:
         given = _json(row[columns.messages])
         messages = [_message(message, columns) for message in expect(given, list, "messages as a list")]
@@ -127,7 +123,7 @@ def _conversation(row: Mapping[str, Any], columns: Columns, place: str, name: st
         replies[last] = {"answers": answers}
     tools = _json(row[columns.tools]) if columns.tools else None
     return Conversation(
-        conversation_id=str(row[columns.id]) if columns.id else name,
+        conversation_id=str(row[columns.id]) if columns.id else numbered(place),
         place=place,
         messages=messages,
         tools=expect(tools or [], list, "tools as a list"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from kvquant_eval.core.chat import Unusable
 from kvquant_eval.core.conversation import Conversation, LeftOut
 from kvquant_eval.core.records import Json
-from kvquant_eval.io.golden.importers._files import expect, json_lines
+from kvquant_eval.io.golden.importers._files import conversations, expect, json_lines, numbered
 
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
 """Annotations for a calculator, no part of what a model would write."""
@@ -20,19 +20,10 @@ _FINAL = re.compile(r"####\s*(\S.*)")
 
 def read(source: str) -> Iterator[Conversation | LeftOut]:
     """One conversation a problem. Raises DataError for a file that cannot be read."""
-    path = Path(source)
-    for found in json_lines(path):
-        if isinstance(found, LeftOut):
-            yield found
-            continue
-        place, record = found
-        try:
-            yield _problem(record, place, path)
-        except Unusable as error:
-            yield LeftOut(place, str(error))
+    return conversations(json_lines(Path(source)), _problem)
 
 
-def _problem(record: Json, place: str, path: Path) -> Conversation:
+def _problem(record: Json, place: str) -> Conversation:
     record = expect(record, dict, "a problem as a JSON object")
     question = expect(record.get("question"), str, "a problem with a question")
     answer = _CALCULATOR.sub("", expect(record.get("answer"), str, "a problem with an answer"))
@@ -41,7 +32,7 @@ def _problem(record: Json, place: str, path: Path) -> Conversation:
         raise Unusable("an answer that ends in #### and a number")
     number = str(final[-1]).strip()
     return Conversation(
-        conversation_id=f"{path.stem}-{place.rpartition(':')[2]}",
+        conversation_id=numbered(place),
         place=place,
         messages=[{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
         replies={1: {"answers": list(dict.fromkeys((number, number.replace(",", ""))))}},

@@ -10,27 +10,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.chat import Unusable
 from kvquant_eval.core.conversation import Conversation, LeftOut
 from kvquant_eval.core.records import Json
-from kvquant_eval.io.golden.importers._files import expect, json_lines
+from kvquant_eval.io.golden.importers._files import conversations, expect, json_lines, numbered
 
 
 def read(source: str) -> Iterator[Conversation | LeftOut]:
     """The conversation of every line. Raises DataError for a file that cannot be read."""
-    path = Path(source)
-    for found in json_lines(path):
-        if isinstance(found, LeftOut):
-            yield found
-            continue
-        place, record = found
-        try:
-            yield _conversation(record, place, path)
-        except Unusable as error:
-            yield LeftOut(place, str(error))
+    return conversations(json_lines(Path(source)), _conversation)
 
 
-def _conversation(record: Json, place: str, path: Path) -> Conversation:
+def _conversation(record: Json, place: str) -> Conversation:
     record = expect(record, dict, "a request as a JSON object")
     request = next((record[key] for key in ("request", "body") if isinstance(record.get(key), dict)), record)
     messages = list(expect(request.get("messages"), list, "a request with messages"))
@@ -38,7 +28,7 @@ def _conversation(record: Json, place: str, path: Path) -> Conversation:
     tools = request.get("tools") or request.get("functions") or []
     given = next((str(record[key]) for key in ("conversation_id", "custom_id", "id") if record.get(key)), "")
     return Conversation(
-        conversation_id=given or f"{path.stem}-{place.rpartition(':')[2]}",
+        conversation_id=given or numbered(place),
         place=place,
         messages=[*messages, reply] if reply is not None else messages,
         tools=expect(tools, list, "tools as a list"),
