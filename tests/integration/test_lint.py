@@ -114,12 +114,15 @@ def planted(
     lines = (folder / "faq" / "set.jsonl").read_text().splitlines()
     turn = json.loads(lines[30])  # the same turn again, and nearly
     twin = {**turn, "turn_id": "again", "conversation_id": "again"}
-    thanked = {**turn["messages"][-1], "content": f"{turn['messages'][-1]['content']} Thanks."}
-    near = {**twin, "turn_id": "near", "conversation_id": "near", "messages": [*turn["messages"][:-1], thanked]}
+    system = {"role": "system", "content": f"{turn['messages'][0]['content']} Be kind."}
+    near = {**twin, "turn_id": "near", "conversation_id": "near", "messages": [system, *turn["messages"][1:]]}
     with (folder / "faq" / "set.jsonl").open("a") as stream:
         stream.writelines(json.dumps(each) + "\n" for each in (twin, near))
     expected["faq", len(lines) + 1] = ("duplicate", f"a turn of its own, got {turn['turn_id']} again; remove one")
-    expected["faq", len(lines) + 2] = ("near-duplicate", f"of the words of {turn['turn_id']}; reword or remove one")
+    expected["faq", len(lines) + 2] = (
+        "near-duplicate",
+        f"100% of the words of {turn['turn_id']}; reword or remove one",
+    )
     status, said = lint("--path", str(folder))
     return folder, expected, status, said
 
