@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,8 @@ def lint(settings: Settings, folder: Path, log: Path) -> LintReport:
     faults += check_references(turns, inspected, settings.scorers)
     faults += check_duplicates(turns)
     faults += check_secrets(turns)
-    faults += _poison(settings, turns, rendered, log)
+    as_ordered = _reuse(settings, rendered.values())
+    faults += _poison(settings, turns, rendered, as_ordered, log)
     classes = shapes(turns, {name: len(turn.prompt_ids) for name, turn in rendered.items()})
     faults += check_shape(classes, str(folder))
     known = [turn for turn in rendered.values() if turn.workload in settings.policy.scores]
@@ -66,26 +67,26 @@ def lint(settings: Settings, folder: Path, log: Path) -> LintReport:
         faults=tuple(sorted(faults, key=lambda fault: fault.severity is Severity.WARNING)),
         classes=classes,
         context=inspected.context,
-        as_ordered=_reuse(settings, list(rendered.values())),
+        as_ordered=as_ordered,
         best_ordered=_reuse(settings, other),
         best=best,
     )
 
 
 def _poison(
-    settings: Settings, turns: Sequence[Placed], rendered: Mapping[str, RenderedTurn], log: Path
+    settings: Settings, turns: Sequence[Placed], rendered: Mapping[str, RenderedTurn], as_is: Reuse, log: Path
 ) -> list[Fault]:
     """What each poisoned prefix costs: the reuse of the set with it healed, less that of the set as it is."""
     found = [poison for poison in find_poison(turns) if all(at.turn.turn_id in rendered for at in poison.turns)]
     if not found:
         return []
     healed = inspect(settings, [turn for poison in found for turn in poison.healed], log)
-    as_is, faults, position = _reuse(settings, list(rendered.values())), [], 0
+    faults, position = [], 0
     for poison in found:
         seen = healed.turns[position : position + len(poison.healed)]
         position += len(poison.healed)
         better = {turn.rendered.turn_id: turn.rendered for turn in seen if turn.rendered}
-        lost = _reuse(settings, list({**rendered, **better}.values())).cached_tokens - as_is.cached_tokens
+        lost = _reuse(settings, {**rendered, **better}.values()).cached_tokens - as_is.cached_tokens
         token = first_difference([rendered[at.turn.turn_id] for at in poison.turns])
         if lost > 0:
             text = describe(poison, token, lost, as_is.prompt_tokens)
@@ -93,6 +94,6 @@ def _poison(
     return faults
 
 
-def _reuse(settings: Settings, rendered: Sequence[RenderedTurn]) -> Reuse:
+def _reuse(settings: Settings, rendered: Iterable[RenderedTurn]) -> Reuse:
     size = int(settings.engine.args.get("block_size") or CACHE_BLOCK)
-    return reuse(rendered, settings.block_requests, size)
+    return reuse(list(rendered), settings.block_requests, size)

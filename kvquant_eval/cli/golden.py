@@ -22,7 +22,7 @@ from kvquant_eval.core.codec import DataError, nearest, quoted, to_data
 from kvquant_eval.core.records import Decision, GoldenTurn
 from kvquant_eval.core.text import one_line
 from kvquant_eval.io.child import EngineDied
-from kvquant_eval.io.golden import load, pin, verify
+from kvquant_eval.io.golden import load, pin, verify, write_manifest
 from kvquant_eval.io.golden.manifest import MANIFEST, read_manifest
 
 
@@ -119,7 +119,7 @@ def _pin(path: Path, name: str, version: str, licence: str) -> int:
         old = read_manifest(path)
         if (old.name, old.version) == (name, version) and old.files != new.files:
             raise DataError(f"{target}: a new version for a changed set, got {version} again; raise --set-version")
-    target.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    write_manifest(path, manifest)
     sys.stdout.write(f"pinned {sum(entry['turns'] for entry in manifest['files'].values())} turns in {target}\n")
     return 0
 

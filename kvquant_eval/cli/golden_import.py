@@ -5,7 +5,6 @@ out.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from inspect import signature
@@ -17,8 +16,8 @@ import yaml
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, quoted
 from kvquant_eval.core.text import one_line, writable
-from kvquant_eval.core.turns import is_name, is_workload
-from kvquant_eval.io.golden import MANIFEST, pin
+from kvquant_eval.core.turns import WORKLOAD_RULE, is_name, is_workload
+from kvquant_eval.io.golden import MANIFEST, pin, write_manifest
 from kvquant_eval.io.golden.imports import Imported, formats, importer, write_turns
 from kvquant_eval.io.golden.manifest import Manifest, read_manifest
 
@@ -38,11 +37,10 @@ def run(options: argparse.Namespace) -> int:
     """Import, and pin a new set. Raises DataError for what cannot be read or written."""
     workload = options.workload
     if not is_workload(workload):
-        rule = "letters, digits, _ . and -, no dot first"
-        raise DataError(f"--class: {rule}, got {quoted(workload)}; name the class otherwise")
+        raise DataError(f"--class: {WORKLOAD_RULE}, got {quoted(workload)}; name the class otherwise")
     name = options.name or Path(options.source).stem or options.format
     if not is_workload(name):
-        raise DataError(f"--name: letters, digits, _ . and -, no dot first, got {quoted(name)}; give the file a --name")
+        raise DataError(f"--name: {WORKLOAD_RULE}, got {quoted(name)}; give the file a --name")
     read = importer(options.format).read
     more: dict[str, Any] = {}
     if "mapping" in signature(read).parameters:
@@ -68,12 +66,10 @@ def _tell(done: Imported, target: Path) -> None:
 
 def _pin(options: argparse.Namespace, target: Path) -> None:
     """Pin a new set: the file that was made, whatever else stands in the folder."""
-    manifest = options.out / MANIFEST
     about = {"licence": "unspecified", "provenance": writable(f"{options.format}: {Path(options.source).name}")}
     folder = options.out.resolve().name
     name = folder if is_name(folder) else options.workload
-    pinned = pin(options.out, name, "1", about, [target])
-    manifest.write_text(json.dumps(pinned, indent=2) + "\n", encoding="utf-8")
+    manifest = write_manifest(options.out, pin(options.out, name, "1", about, [target]))
     sys.stdout.write(one_line(f"pinned as {name} 1 in {manifest}") + "\n")
     classes = (
         f"{shlex.quote(f'golden.path={options.out}')} workload=[{options.workload}] gate.hardest={options.workload}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from kvquant_eval.core.lint.prefix import Reuse
 from kvquant_eval.core.lint.secrets import redact
 from kvquant_eval.core.lint.shape import ClassShape
 from kvquant_eval.core.text import one_line
-from kvquant_eval.io.golden import MANIFEST, pin
+from kvquant_eval.io.golden import pin, write_manifest
 from kvquant_eval.io.golden.linting import read_all
 from kvquant_eval.lint import WORTHWHILE, LintReport, lint
 
@@ -119,9 +118,6 @@ def _redact(source: Path, target: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as stream:
             stream.write(to_json(redact(at.turn, names)).encode() + b"\n")
-    manifest = pin(target, target.resolve().name, "1", {"licence": "unspecified"})
-    (target / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    sys.stdout.write(
-        one_line(f"{len(names)} secrets replaced in {len(turns)} turns; pinned in {target / MANIFEST}") + "\n"
-    )
+    manifest = write_manifest(target, pin(target, target.resolve().name, "1", {"licence": "unspecified"}))
+    sys.stdout.write(one_line(f"{len(names)} secrets replaced in {len(turns)} turns; pinned in {manifest}") + "\n")
     return 0

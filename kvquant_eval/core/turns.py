@@ -25,6 +25,9 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= LONGEST_NAME and text.isprintable()
 
 
+WORKLOAD_RULE = "letters, digits, _ . and -, no dot first"
+
+
 def is_workload(text: str) -> bool:
     """A name that can be a key of the configuration and part of a metric's name."""
     return is_name(text) and _WORKLOAD.fullmatch(text) is not None
@@ -42,7 +45,7 @@ def problem(turn: GoldenTurn) -> str | None:
 def _problems(turn: GoldenTurn) -> Iterator[str]:
     """Lazily, in an order in which each rule may rely on those before it."""
     if not is_workload(turn.workload):
-        yield f"workload: letters, digits, _ . and -, no dot first, got {quoted(turn.workload)}; rename the class"
+        yield f"workload: {WORKLOAD_RULE}, got {quoted(turn.workload)}; rename the class"
     yield from _range("turn_index", turn.turn_index, 0)
     yield from _range("max_tokens", turn.max_tokens, 1)
     for index, span in enumerate(turn.decisive):

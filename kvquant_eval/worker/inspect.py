@@ -9,9 +9,7 @@ from typing import Any
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.lint.rendering import Inspected, InspectedTurn
 from kvquant_eval.core.records import GoldenTurn, KVTreatment, ModelSpec
-from kvquant_eval.worker.chat import chat_template, load_tokenizer, template_file
-from kvquant_eval.worker.folder import check_folder
-from kvquant_eval.worker.prepare import locate
+from kvquant_eval.worker.prepare import open_model
 from kvquant_eval.worker.render import render
 
 
@@ -25,11 +23,7 @@ def inspect(
     """As ``prepare``, without the engine's own checks. Raises DataError for a model or template that cannot be used at
     all.
     """
-    own_template = template_file(model)
-    folder = locate(model, cache)
-    config = check_folder(folder)
-    tokenizer = load_tokenizer(folder, model.trust_remote_code)
-    template = chat_template(tokenizer, own_template, model.chat_template or str(folder))
+    _, config, tokenizer, template = open_model(model, cache)
     context = int(args.get("max_model_len") or config.get("max_position_embeddings") or 0)
     return Inspected(context=context, turns=tuple(_turn(tokenizer, template, turn, context) for turn in turns))
 

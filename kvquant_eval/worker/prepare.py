@@ -30,11 +30,7 @@ def prepare(
     What is cheap to see is checked first. Raises DataError (one line, with the remedy) for a model, tokenizer, chat
     template, engine argument or KV treatment that cannot work, and for a class none of whose turns fits the context.
     """
-    own_template = template_file(model)
-    folder = locate(model, cache)
-    config = check_folder(folder)
-    tokenizer = load_tokenizer(folder, model.trust_remote_code)
-    template = chat_template(tokenizer, own_template, model.chat_template or str(folder))
+    folder, config, tokenizer, template = open_model(model, cache)
 
     from kvquant_eval.worker.admission import admit  # vLLM: seconds
     from kvquant_eval.worker.machine import device_name, versions
@@ -54,6 +50,15 @@ def prepare(
         context=admitted.context,
         turns=rendered,
     )
+
+
+def open_model(model: ModelSpec, cache: Path) -> tuple[Path, Mapping[str, Any], Any, str]:
+    """The model's folder, config.json, tokenizer and chat template. Raises DataError for one that cannot be used."""
+    own_template = template_file(model)
+    folder = locate(model, cache)
+    config = check_folder(folder)
+    tokenizer = load_tokenizer(folder, model.trust_remote_code)
+    return folder, config, tokenizer, chat_template(tokenizer, own_template, model.chat_template or str(folder))
 
 
 def locate(model: ModelSpec, cache: Path) -> Path:

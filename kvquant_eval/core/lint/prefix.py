@@ -66,16 +66,14 @@ def reuse(turns: Sequence[RenderedTurn], block_requests: int, cache_block: int) 
     for block in make_blocks(turns, Sampling(), block_requests):
         seen: set[int] = set()
         for wave in block.waves:
-            later: list[tuple[int, ...]] = []
             for request in wave:
                 keys = _block_keys(request.prompt_ids, cache_block)
                 hits = sum(1 for _ in takewhile(seen.__contains__, keys)) * cache_block
                 cached += min(hits, (len(request.prompt_ids) - 1) // cache_block * cache_block)
                 prompt_tokens += len(request.prompt_ids)
                 seen.update(keys)
-                later.append(request.prompt_ids + request.forced_ids)
-            for ids in later:  # what was decoded is there for the next wave
-                seen.update(_block_keys(ids, cache_block))
+            for request in wave:  # what was decoded is there for the next wave
+                seen.update(_block_keys(request.prompt_ids + request.forced_ids, cache_block))
     return Reuse(prompt_tokens=prompt_tokens, cached_tokens=cached)
 
 

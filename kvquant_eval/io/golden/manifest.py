@@ -12,7 +12,7 @@ from typing import Any
 from kvquant_eval.core.codec import DataError, from_data, quoted
 from kvquant_eval.core.records import Whole
 from kvquant_eval.core.strict_json import BadJson, parse
-from kvquant_eval.core.turns import LONGEST_NAME, is_name, is_workload
+from kvquant_eval.core.turns import LONGEST_NAME, WORKLOAD_RULE, is_name, is_workload
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 16 * 2**20
@@ -119,8 +119,7 @@ def _pinned(entry: Any, where: str) -> PinnedFile:
         raise DataError(f"{where}: an object with workload, sha256 and turns, got {quoted(entry)}; restore it")
     pinned = from_data(PinnedFile, entry, where)
     if not is_workload(pinned.workload):
-        rule = "letters, digits, _ . and -, no dot first"
-        raise DataError(f"{where}: workload: {rule}, got {quoted(pinned.workload)}; rename the class")
+        raise DataError(f"{where}: workload: {WORKLOAD_RULE}, got {quoted(pinned.workload)}; rename the class")
     if not _SHA256.fullmatch(pinned.sha256):
         raise DataError(f"{where}: sha256: 64 hex digits in lower case, got {quoted(pinned.sha256)}; restore it")
     if pinned.turns < 0:

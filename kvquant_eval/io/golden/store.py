@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ def pin(
             turns = sum(1 for _ in stream)
         files[f"{path.parent.name}/{path.name}"] = {"workload": path.parent.name, "sha256": sha256, "turns": turns}
     return {"name": name, "version": version, **about, "files": files}
+
+
+def write_manifest(folder: Path, pinned: dict[str, Any]) -> Path:
+    """Write what ``pin`` made beside the files; returns where."""
+    path = folder / MANIFEST
+    path.write_text(json.dumps(pinned, indent=2) + "\n", encoding="utf-8")
+    return path
 
 
 def verify(folder: Path, pinned: dict[str, Any]) -> Manifest:
