@@ -18,9 +18,10 @@ from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError, digest
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.forecast import Forecast, forecast
-from kvquant_eval.core.judge import ArmRecord, Judgement, judge
+from kvquant_eval.core.judge import ArmRecord, Judgement, asked, judge
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.evidence import gather, oracles
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import report, tables, tracking
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
@@ -69,6 +70,8 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
             deadline = None if settings.max_minutes is None else began + 60 * settings.max_minutes
             stage = Stage(settings, ready.plan, run, deadline)
             records = stage.replay()
+            if not stage.stopped.is_set():
+                gather(asked(settings, ready.plan.prepared, ready.golden.turns, records), oracles(settings), run.answers)
             decided = _decide(run, settings, ready.golden, ready.plan.prepared, records)
             if stage.stopped.is_set() and any(record.unfinished for record in records):
                 line = f"stopped after {settings.max_minutes:g} minutes (gate.max_minutes); {_how_to_go_on(run)}"
@@ -225,7 +228,7 @@ def _decide(
     """Judge the records and write the tables, the reports and, last, the decision: where it is, all is."""
     pinned = run.config()["pinned"]
     post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)
-    judgement = judge(settings, prepared, golden.turns, records)
+    judgement = judge(settings, prepared, golden.turns, records, run.answers.read())
     decided = document(judgement, settings, prepared, golden, post_hoc)
     head = {
         "schema_version": SCHEMA_VERSION,

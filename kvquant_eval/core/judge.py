@@ -26,7 +26,7 @@ from kvquant_eval.core.records import (
     ScoreDelta,
     TurnScore,
 )
-from kvquant_eval.core.score import score_replays
+from kvquant_eval.core.score import Answers, Places, Question, questions, score_replays
 from kvquant_eval.core.scorers.likelihood import golden_likelihood
 from kvquant_eval.core.settings import Settings
 
@@ -65,13 +65,19 @@ class Judgement:
 
 
 def judge(
-    settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
+    settings: Settings,
+    prepared: Prepared,
+    turns: Sequence[GoldenTurn],
+    records: Sequence[ArmRecord],
+    answers: Answers | None = None,
 ) -> Judgement:
-    """Controls first: a gate that holds one of them proves nothing, and every candidate is INVALID."""
+    """Controls first: a gate that holds one of them proves nothing, and every candidate is INVALID.
+
+    ``answers`` are those to ``asked``.
+    """
     arms = {record.arm.name: _sound(record) for record in records}
-    rendered = {turn.turn_id: turn for turn in prepared.turns}
-    places = {turn.turn_id: (turn, rendered[turn.turn_id]) for turn in turns}
-    scores = {name: score_replays(record.replays, places, settings.scorers) for name, record in arms.items()}
+    places = _places(prepared, turns)
+    scores = {name: score_replays(record.replays, places, settings.scorers, answers) for name, record in arms.items()}
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in _baseline_findings(r)]
@@ -99,11 +105,24 @@ def judge(
     return Judgement(decision=decision, reasons=reasons, scores=scores, deltas=deltas, results=results, arms=arms)
 
 
+def asked(
+    settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
+) -> list[Question]:
+    """What must be asked before ``records`` can be judged."""
+    places = _places(prepared, turns)
+    return [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
+
+
 def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
     """A candidate that stores K and V just as its baseline does."""
     a, b = record.arm.treatment, baseline.arm.treatment
     left, right = ((canonical_dtype(t.dtype), t.realisation, t.skip_layers) for t in (a, b))
     return left == right
+
+
+def _places(prepared: Prepared, turns: Sequence[GoldenTurn]) -> Places:
+    rendered = {turn.turn_id: turn for turn in prepared.turns}
+    return {turn.turn_id: (turn, rendered[turn.turn_id]) for turn in turns}
 
 
 def _unanswered(settings: Settings, prepared: Prepared, baseline: ArmRecord, record: ArmRecord) -> list[Key]:

@@ -1,12 +1,13 @@
-"""Replays to points: one scorer is a pure function of a replay and its golden turn."""
+"""Replays to points: one scorer is a pure function of a replay, its golden turn and, where it asks, an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from kvquant_eval.core.records import GoldenTurn, Measure, Outcome, RenderedTurn, Replay, TurnScore
+from kvquant_eval.core.codec import digest
+from kvquant_eval.core.records import GoldenTurn, Json, Measure, Outcome, RenderedTurn, Replay, TurnScore
 from kvquant_eval.core.thinking import said
 
 
@@ -19,25 +20,61 @@ class Score:
     parseable: bool = True
 
 
+@dataclass(frozen=True)
+class Question:
+    """What no pure function can know: ``kind`` says who is asked, ``content`` (JSON) what.
+
+    It names no arm, so equal replies of two arms are one question and get one answer.
+    """
+
+    kind: str
+    content: Mapping[str, Json]
+
+    @property
+    def key(self) -> str:
+        """sha256 (hex): questions of one key have one answer."""
+        return digest({"kind": self.kind, "content": dict(self.content)})
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A scorer that must ask first: ``score`` makes points of the answer (JSON).
+
+    An answer of the shape ``{"error": line}`` is none: the replay stays unscored, as an infra error.
+    """
+
+    question: Question
+    score: Callable[[Any], Score]
+
+
+Answers = Mapping[str, Json]
+"""Answers by ``Question.key``."""
+
 _CUT = Score(0.0, "cut inside a think block")
 
 
 class Scorer(Protocol):
     """A measurement of one replay. ``measure`` says which of a turn's replays it reads.
 
-    It returns None where the turn has nothing for it to score (no decisive span, no expected answer).
+    It returns None where the turn has nothing for it to score (no decisive span, no expected answer), and an ``Ask``
+    where something outside must be asked: code to be run, a judge.
     """
 
     @property
     def measure(self) -> Measure: ...
 
-    def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | None: ...
+    def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | Ask | None: ...
+
+
+Places = Mapping[str, tuple[GoldenTurn, RenderedTurn]]
+"""The golden turn of a turn id, and the tokens it is rendered to."""
 
 
 def score_replays(
     replays: Iterable[Replay],
-    turns: Mapping[str, tuple[GoldenTurn, RenderedTurn]],
+    turns: Places,
     scorers: Mapping[str, Mapping[str, Scorer]],
+    answers: Answers | None = None,
 ) -> tuple[TurnScore, ...]:
     """Score every replay under each scorer of its workload class (``scorers[workload][name]``).
 
@@ -48,10 +85,22 @@ def score_replays(
         turn, rendered = turns[replay.turn_id]
         for name, scorer in scorers[turn.workload].items():
             if scorer.measure is replay.measure:
-                score = _score(name, scorer, replay, turn, rendered, cut)
+                score = _score(name, scorer, replay, turn, rendered, cut, answers or {})
                 if score is not None:
                     scores.append(score)
     return tuple(scores)
+
+
+def questions(
+    replays: Iterable[Replay], turns: Places, scorers: Mapping[str, Mapping[str, Scorer]]
+) -> Iterator[Question]:
+    """What the scorers must ask before they can score ``replays``, in their order; several may be the same."""
+    for replay, cut in map(_heard, replays):
+        if replay.outcome.scored and replay.outcome is not Outcome.EMPTY and not cut:
+            turn, rendered = turns[replay.turn_id]
+            for scorer in scorers[turn.workload].values():
+                if scorer.measure is replay.measure and isinstance(ask := scorer(replay, turn, rendered), Ask):
+                    yield ask.question
 
 
 def _heard(replay: Replay) -> tuple[Replay, bool]:
@@ -69,10 +118,10 @@ def _heard(replay: Replay) -> tuple[Replay, bool]:
 
 
 def _score(
-    name: str, scorer: Scorer, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn, cut: bool
+    name: str, scorer: Scorer, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn, cut: bool, answers: Answers
 ) -> TurnScore | None:
     """Unscored outcomes keep ``points`` None; an empty reply earns 0, whatever the scorer, and so does one that was cut
-    while it thought, where the turn has something to score.
+    while it thought, where the turn has something to score. A question without an answer is an infra error.
     """
     outcome, points, explanation = replay.outcome, None, replay.error
     if outcome is Outcome.EMPTY:
@@ -81,10 +130,24 @@ def _score(
         score = scorer(replay, turn, rendered)
         if score is None:
             return None
-        score = _CUT if cut else score
-        points, explanation = score.points, score.explanation
-        if not score.parseable:
-            outcome = Outcome.UNPARSEABLE
+        if not cut and isinstance(score, Ask):
+            score = _answered(score, answers)
+        if isinstance(score, str):
+            outcome, explanation = Outcome.INFRA_ERROR, score
+        else:
+            score = _CUT if cut or isinstance(score, Ask) else score
+            points, explanation = score.points, score.explanation
+            if not score.parseable:
+                outcome = Outcome.UNPARSEABLE
     return TurnScore(
         turn_id=replay.turn_id, scorer=name, epoch=replay.epoch, outcome=outcome, points=points, explanation=explanation
     )
+
+
+def _answered(ask: Ask, answers: Answers) -> Score | str:
+    """The points for the answer, or why there is none."""
+    answer = answers.get(ask.question.key)
+    if answer is None:
+        return f"{ask.question.kind}: not asked in this run"
+    error = answer.get("error") if isinstance(answer, dict) else None
+    return f"{ask.question.kind}: {error}" if error else ask.score(answer)

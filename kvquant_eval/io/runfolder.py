@@ -20,14 +20,15 @@ from kvquant_eval.core.codec import DataError, from_json, to_json
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.forecast import Speed
 from kvquant_eval.core.records import BlockResult, Prepared, RenderedTurn, Replay
+from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.journal import Journal
 
 TEMPORARY = ".tmp"
 MARK = "tracking.json"
 """What became of the tracking, written last: a run that has it is finished."""
 OWN_FILES = frozenset(
-    {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "turns.parquet", "deltas.parquet"}
-    | {"decision.json", "report.md", "report.html", "junit.xml", "lock", MARK}
+    {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
+    | {"turns.parquet", "deltas.parquet", "decision.json", "report.md", "report.html", "junit.xml", "lock", MARK}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 
@@ -120,6 +121,10 @@ class RunFolder:
             if path.name not in allowed.get(path.parent.name, {path.name})
         }
         return sorted(name for name in top | found | inside if not name.endswith(TEMPORARY))
+
+    @property
+    def answers(self) -> AnswerFile:
+        return AnswerFile(self.path / "answers.jsonl")
 
     def arm(self, name: str) -> ArmFolder:
         return ArmFolder(self.path / "arms" / name)
