@@ -28,7 +28,6 @@ from kvquant_eval.core.records import Block, BlockResult
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.child import Child
 from kvquant_eval.io.journal import Journal
-from kvquant_eval.io.runfolder import new_run
 from kvquant_eval.replay import prepare
 
 
@@ -76,12 +75,11 @@ def ours(child: Child, blocks: Sequence[Block], journal: Journal) -> float:
 
 def main(pairs: int, most: int | None) -> None:
     """Print one line a pair, then the medians; ``most`` blocks of the plan, all of them when None."""
-    settings = build(compose(["tracking=none"]))
+    settings = build(compose(["kv=[bfloat16]"]))
     golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run = new_run(folder, "overhead")
-        prepared = prepare(settings, golden, run)
+        prepared = prepare(settings, golden, folder / "prepare.log")
         blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests)[:most]
         arm = plan_arms(settings)[0]
         spec = EngineSpec(model=prepared.path, revision=None, treatment=arm.treatment, args=arm.args)

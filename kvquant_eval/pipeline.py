@@ -71,7 +71,8 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
             stage = Stage(settings, ready.plan, run, deadline)
             records = stage.replay()
             if not stage.stopped.is_set():
-                gather(asked(settings, ready.plan.prepared, ready.golden.turns, records), oracles(settings), run.answers)
+                questions = asked(settings, ready.plan.prepared, ready.golden.turns, records)
+                gather(questions, oracles(settings), run.answers)
             decided = _decide(run, settings, ready.golden, ready.plan.prepared, records)
             if stage.stopped.is_set() and any(record.unfinished for record in records):
                 line = f"stopped after {settings.max_minutes:g} minutes (gate.max_minutes); {_how_to_go_on(run)}"

@@ -22,13 +22,17 @@ from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.judge import ArmRecord
 from kvquant_eval.core.lint.rendering import Inspected
 from kvquant_eval.core.plan import make_blocks, plan_sha256, reorder
-from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn, Prepared
+from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn, Prepared, ReplayMode
+from kvquant_eval.core.rollout import make_rollouts, rollout_blocks
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import Child, EngineDied
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, reuse
 
 PACKAGE = Path(__file__).parent
-ARM_CODE = (*(PACKAGE / "worker").glob("*.py"), PACKAGE / "core" / "outcome.py")
+ARM_CODE = (
+    *(PACKAGE / "worker").glob("*.py"),
+    *(PACKAGE / "core" / f"{name}.py" for name in ("outcome", "walk", "call_match", "tool_calls", "thinking")),
+)
 """The code that decides what stands in a journal."""
 INSPECTOR = "kvquant_eval.worker.inspect:inspect"
 RETRY_S = 1.0
@@ -50,8 +54,11 @@ class ReplayPlan:
 
 
 def plan_replay(settings: Settings, golden: GoldenSet, prepared: Prepared) -> ReplayPlan:
-    """Cut the rendered turns into blocks, the same for every arm."""
+    """Cut the turns into blocks, the same for every arm; free-running conversations come last."""
     blocks, arms = make_blocks(prepared.turns, settings.sampling, settings.block_requests), plan_arms(settings)
+    if settings.replay.mode is ReplayMode.FREE_RUNNING:
+        rollouts = make_rollouts(golden.turns, prepared.turns, settings.sampling, settings.replay.on_divergence)
+        blocks += rollout_blocks(rollouts, settings.block_requests, len(blocks))
     sha256, code = plan_sha256(blocks), code_sha256(ARM_CODE)
     return ReplayPlan(
         prepared=prepared,
@@ -202,15 +209,16 @@ class Stage:
             treatment=arm.treatment,
             args={**arm.args, "trust_remote_code": self.settings.model.trust_remote_code},
             top_logprobs=self.settings.engine.top_logprobs,
+            chat_template=self.plan.prepared.chat_template,
         )
 
 
 def _whole(block: Block, result: BlockResult) -> BlockResult:
     """The result, if it has one reply for each request, in order. Raises EngineDied for any other."""
-    asked = [(request.turn_id, request.measure, request.epoch) for request in block.requests]
-    got = [(replay.turn_id, replay.measure, replay.epoch) for replay in result.replays]
-    if result.index != block.index or got != asked:
-        raise EngineDied(f"engine, during run: block {block.index}: {len(asked)} replies asked for, got {len(got)}")
+    got = tuple((replay.turn_id, replay.measure, replay.epoch) for replay in result.replays)
+    if result.index != block.index or got != block.keys:
+        asked = len(block.keys)
+        raise EngineDied(f"engine, during run: block {block.index}: {asked} replies asked for, got {len(got)}")
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -32,10 +33,11 @@ from kvquant_eval.cli.plain import (
 )
 from kvquant_eval.cli.scorers import TARGET, build_scorer
 from kvquant_eval.core.codec import DataError, nearest
+from kvquant_eval.core.modes import in_mode
 from kvquant_eval.core.policy import Policy
-from kvquant_eval.core.records import ModelSpec, Sampling
+from kvquant_eval.core.records import ModelSpec, ReplayMode, Sampling
 from kvquant_eval.core.score import Scorer
-from kvquant_eval.core.settings import EngineSettings, PlaceboKind, Settings, TrackingSettings
+from kvquant_eval.core.settings import EngineSettings, PlaceboKind, ReplaySettings, Settings, TrackingSettings
 
 PACKAGE = Path(__file__).parents[1]
 AUTO, NEVER = "auto", "never"
@@ -45,10 +47,10 @@ OPEN = ("engine.args.", "engine.env.")
 LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
-    "model", "engine", "golden", "sampling", "block_requests", "baseline", "kv", "gate", "workloads", "tracking",
-    "resume", "dry_run", "runs_dir", "cache_dir",
+    "model", "engine", "golden", "sampling", "replay", "block_requests", "baseline", "kv", "gate", "workloads",
+    "tracking", "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
-OPTIONAL = ("kv", "workloads", "resume", "dry_run")
+OPTIONAL = ("kv", "workloads", "replay", "resume", "dry_run")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -141,6 +143,8 @@ def build(data: Mapping[str, Any]) -> Settings:
     minutes = gate.pop("max_minutes", None)
     workloads = mapping(top.get("workloads", {}), "workloads")
     rules = {name: score_rules(workload, f"workloads.{name}") for name, workload in workloads.items()}
+    replay = record(ReplaySettings, top.get("replay", {}), "replay")
+    policy, scorers = _in_mode(record(Policy, gate, "gate", scores=rules), _scorers(workloads), replay.mode)
     return Settings(
         model=record(ModelSpec, top["model"], "model"),
         engine=record(EngineSettings, top["engine"], "engine", platform=platform()),
@@ -152,18 +156,31 @@ def build(data: Mapping[str, Any]) -> Settings:
         placebo=placebo,
         max_minutes=None if minutes is None else value(float, minutes, "gate.max_minutes"),
         reuse=value(str, top.get("resume", AUTO), "resume") != NEVER,
-        policy=record(Policy, gate, "gate", scores=rules),
-        scorers={
-            name: {
-                score: _scorer(rule, f"workloads.{name}.scores.{score}") for score, rule in workload["scores"].items()
-            }
-            for name, workload in workloads.items()
-        },
+        policy=policy,
+        scorers=scorers,
+        replay=replay,
         tracking=record(TrackingSettings, top["tracking"], "tracking"),
         runs_dir=value(str, top["runs_dir"], "runs_dir"),
         cache_dir=value(str, top["cache_dir"], "cache_dir"),
         config=dict(data),
     )
+
+
+Scorers = dict[str, dict[str, Scorer]]
+
+
+def _in_mode(policy: Policy, scorers: Scorers, mode: ReplayMode) -> tuple[Policy, Scorers]:
+    """Policy and scorers with the scores of free-running replies, where these are run."""
+    both = {name: in_mode(policy.scores[name], scorers[name], policy.modes, mode) for name in policy.scores}
+    scores = {name: rules for name, (rules, _) in both.items()}
+    return replace(policy, scores=scores), {name: made for name, (_, made) in both.items()}
+
+
+def _scorers(workloads: Mapping[str, Any]) -> Scorers:
+    return {
+        name: {score: _scorer(rule, f"workloads.{name}.scores.{score}") for score, rule in workload["scores"].items()}
+        for name, workload in workloads.items()
+    }
 
 
 def _scorer(rule: Mapping[str, Any], where: str) -> Scorer:

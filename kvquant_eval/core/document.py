@@ -44,6 +44,7 @@ def document(
         "golden": _golden(golden, prepared),
         "policy": _policy(settings.policy),
         "sampling": to_data(settings.sampling),
+        "replay": to_data(settings.replay),
         "baseline": {"kv": _kv(base, None)},
         "controls": {n: {"kv": _kv(arms[n], base), **_result(r, {})} for n, r in controls.items()},
         "candidates": [
@@ -51,6 +52,14 @@ def document(
             for name, record in arms.items()
             if record.arm.role is Role.CANDIDATE
         ],
+        "free_running": {
+            name: {
+                workload: {score: to_data(found) for score, found in scores.items()}
+                for workload, scores in classes.items()
+            }
+            for name, classes in judgement.compounding.items()
+            if classes
+        },
         "arms": {n: _arm(r) for n, r in arms.items()},
     }
 
@@ -83,7 +92,7 @@ def _golden(golden: GoldenSet, prepared: Prepared) -> dict[str, Any]:
 def _policy(policy: Policy) -> dict[str, Any]:
     """The policy's name, hash and limits; the limits of each score stand beside its result."""
     limits: dict[str, Any] = to_data(policy)
-    kept = ("rule", "min_turns", "min_headroom", "headroom_points", "require", "accept_differences")
+    kept = ("rule", "min_turns", "min_headroom", "headroom_points", "require", "accept_differences", "modes")
     return {
         "name": policy.name,
         "sha256": policy_sha256(policy),

@@ -13,7 +13,7 @@ class Engine(Protocol):
     """An engine with one KV treatment, started by constructing it with an ``EngineSpec``."""
 
     def run(self, block: Block, beat: Callable[[], None]) -> BlockResult:
-        """Replay one block from an empty prefix cache: one ``Replay`` for each of ``block.requests``, in order.
+        """Replay one block from an empty prefix cache: one ``Replay`` for each of ``block.keys``, in order.
 
         ``beat`` is called at every step that makes headway: an engine silent for ``engine.stall_s`` is taken for dead.
         """
@@ -31,13 +31,14 @@ class Engine(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class EngineSpec:
     """What it takes to start one arm's engine: a local model folder or hub id, a treatment, and engine arguments that
-    are the same in every arm."""
+    are the same in every arm. ``chat_template`` (its text) renders the history of free-running conversations."""
 
     model: str
     revision: str | None
     treatment: KVTreatment
     args: Mapping[str, Json]
     top_logprobs: int = 20
+    chat_template: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

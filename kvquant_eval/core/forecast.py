@@ -18,8 +18,10 @@ from kvquant_eval.core.records import (
     RenderedTurn,
     Replay,
     ReplayRequest,
+    Rollout,
     ScoreDelta,
 )
+from kvquant_eval.core.score import Score
 from kvquant_eval.core.settings import Settings
 
 NEARLY = -0.01
@@ -75,6 +77,8 @@ def forecast(
     todo = {arm: len(blocks) - count for arm, count in done.items()}
     cached = speed.cached_share if speed else 0.0
     whole = sum(_tokens(request, cached) for block in blocks for request in block.requests)
+    prompts = {turn.turn_id: len(turn.prompt_ids) for turn in prepared.turns}
+    whole += sum(_rollout_tokens(rollout, prompts, cached) for block in blocks for rollout in block.rollouts)
     tokens = whole * sum(todo.values()) / len(blocks) if blocks else 0.0
     side_by_side = min(len(settings.engine.slots), max(1, sum(count > 0 for count in todo.values())))
     return Forecast(
@@ -123,7 +127,7 @@ def _points(settings: Settings, name: str, turn: GoldenTurn, rendered: RenderedT
     such as a decisive span. Scorers of generated replies are not asked: there is none yet.
     """
     scorer, ids = settings.scorers[turn.workload][name], rendered.golden_ids
-    if scorer.measure is Measure.GENERATED:
+    if scorer.measure is not Measure.FORCED:
         return 100.0 * math.exp(NEARLY)
     replay = Replay(
         turn_id=turn.turn_id,
@@ -134,7 +138,7 @@ def _points(settings: Settings, name: str, turn: GoldenTurn, rendered: RenderedT
         logprobs=(NEARLY,) * len(ids),
     )
     score = scorer(replay, turn, rendered)
-    return None if score is None else score.points
+    return score.points if isinstance(score, Score) else None
 
 
 def _lengths(turns: Sequence[RenderedTurn]) -> ClassLengths:
@@ -150,3 +154,12 @@ def _lengths(turns: Sequence[RenderedTurn]) -> ClassLengths:
 def _tokens(request: ReplayRequest, cached_share: float) -> float:
     """Tokens that an engine computes for a request, at most."""
     return len(request.prompt_ids) * (1.0 - cached_share) + request.max_tokens
+
+
+def _rollout_tokens(rollout: Rollout, prompts: Mapping[str, int], cached_share: float) -> float:
+    """As ``_tokens``, for a conversation; a reply that answers no golden turn has the prompt of the one before."""
+    tokens, prompt = 0.0, 0
+    for step in rollout.steps:
+        prompt = prompts.get(step.turn_id, prompt)
+        tokens += prompt * (1.0 - cached_share) + step.max_tokens
+    return tokens

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kvquant_eval.core.arms import Arm
 from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
 from kvquant_eval.core.compare import Key, compare, identical
+from kvquant_eval.core.compounding import Compounding, compounding
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.gate import CandidateResult, decide, worst
 from kvquant_eval.core.policy import ScoreRole
@@ -22,10 +23,13 @@ from kvquant_eval.core.records import (
     Outcome,
     Prepared,
     Replay,
+    ReplayMode,
     Role,
+    Rollout,
     ScoreDelta,
     TurnScore,
 )
+from kvquant_eval.core.rollout import make_rollouts
 from kvquant_eval.core.score import Answers, Places, Question, questions, score_replays
 from kvquant_eval.core.scorers.likelihood import golden_likelihood
 from kvquant_eval.core.settings import Settings
@@ -54,7 +58,10 @@ class ArmRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Everything a report needs: scores and drops by arm, results of controls and candidates, and the decision."""
+    """Everything a report needs: scores and drops by arm, results of controls and candidates, and the decision.
+
+    ``compounding[arm][class][score]`` where conversations ran with the arm's own replies as their history.
+    """
 
     decision: Decision
     reasons: tuple[str, ...]
@@ -62,6 +69,7 @@ class Judgement:
     deltas: Mapping[str, tuple[ScoreDelta, ...]]
     results: Mapping[str, CandidateResult]
     arms: Mapping[str, ArmRecord]
+    compounding: Mapping[str, Mapping[str, Mapping[str, Compounding]]] = field(default_factory=dict)
 
 
 def judge(
@@ -76,7 +84,7 @@ def judge(
     ``answers`` are those to ``asked``.
     """
     arms = {record.arm.name: _sound(record) for record in records}
-    places = _places(prepared, turns)
+    places, rollouts = _places(prepared, turns), _rollouts(settings, prepared, turns)
     scores = {name: score_replays(record.replays, places, settings.scorers, answers) for name, record in arms.items()}
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
@@ -88,7 +96,7 @@ def judge(
         for name, record in arms.items():
             if record.arm.role is role:
                 base = arms[record.arm.baseline]
-                unanswered = _unanswered(settings, prepared, base, record)
+                unanswered = _unanswered(settings, prepared, rollouts, base, record)
                 deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name], unanswered)
                 findings = [*shared, *_arm_findings(record, base, settings)]
                 findings += _unfinished(record) if role is Role.CANDIDATE else []
@@ -102,7 +110,15 @@ def judge(
         if results[name].decision is decision
         for reason in dict.fromkeys(results[name].reasons)
     )
-    return Judgement(decision=decision, reasons=reasons, scores=scores, deltas=deltas, results=results, arms=arms)
+    return Judgement(
+        decision=decision,
+        reasons=reasons,
+        scores=scores,
+        deltas=deltas,
+        results=results,
+        arms=arms,
+        compounding={name: _compounding(settings, prepared, rollouts, scores[name], arms[name]) for name in arms},
+    )
 
 
 def asked(
@@ -125,10 +141,35 @@ def _places(prepared: Prepared, turns: Sequence[GoldenTurn]) -> Places:
     return {turn.turn_id: (turn, rendered[turn.turn_id]) for turn in turns}
 
 
-def _unanswered(settings: Settings, prepared: Prepared, baseline: ArmRecord, record: ArmRecord) -> list[Key]:
+def _rollouts(settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn]) -> tuple[Rollout, ...]:
+    """The free-running conversations of the plan."""
+    if settings.replay.mode is not ReplayMode.FREE_RUNNING:
+        return ()
+    return make_rollouts(turns, prepared.turns, settings.sampling, settings.replay.on_divergence)
+
+
+def _compounding(
+    settings: Settings,
+    prepared: Prepared,
+    rollouts: Sequence[Rollout],
+    scores: Sequence[TurnScore],
+    record: ArmRecord,
+) -> dict[str, dict[str, Compounding]]:
+    workloads = {turn.turn_id: turn.workload for turn in prepared.turns}
+    measured = {
+        workload: [name for name, scorer in scorers.items() if scorer.measure is Measure.GENERATED]
+        for workload, scorers in settings.scorers.items()
+    }
+    return compounding(rollouts, workloads, scores, record.replays, measured)
+
+
+def _unanswered(
+    settings: Settings, prepared: Prepared, rollouts: Sequence[Rollout], baseline: ArmRecord, record: ArmRecord
+) -> list[Key]:
     """The gating scores of planned turns that neither arm replayed: no pair of scores would show that they are
     missing.
     """
+    free = {step.turn_id for rollout in rollouts for step in rollout.steps}
     seen = {(replay.turn_id, replay.measure) for replay in (*baseline.replays, *record.replays)}
     return [
         (turn.turn_id, name)
@@ -136,8 +177,13 @@ def _unanswered(settings: Settings, prepared: Prepared, baseline: ArmRecord, rec
         for name, rule in settings.policy.scores[turn.workload].items()
         if rule.role is ScoreRole.GATE
         and not turn.skip
-        and (turn.turn_id, settings.scorers[turn.workload][name].measure) not in seen
+        and (measure := settings.scorers[turn.workload][name].measure) in _measures(turn.turn_id in free)
+        and (turn.turn_id, measure) not in seen
     ]
+
+
+def _measures(free: bool) -> tuple[Measure, ...]:
+    return tuple(Measure) if free else (Measure.FORCED, Measure.GENERATED)
 
 
 def _sound(record: ArmRecord) -> ArmRecord:

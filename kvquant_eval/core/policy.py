@@ -46,6 +46,16 @@ class ScorePolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModeRoles:
+    """The most that a score may decide, by replay mode."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    golden_prefix: ScoreRole = ScoreRole.GATE
+    free_running: ScoreRole = ScoreRole.BOUND
+
+
+@dataclass(frozen=True, kw_only=True)
 class Policy:
     """The rule and its limits.
 
@@ -68,6 +78,7 @@ class Policy:
     anomalous_gain: float = 5.0
     require: tuple[str, ...] = ()
     accept_differences: tuple[str, ...] = ()
+    modes: ModeRoles = ModeRoles()
 
     def __post_init__(self) -> None:
         check_number("gate.min_turns", self.min_turns, at_least=0, usual=200)

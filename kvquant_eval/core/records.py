@@ -24,26 +24,52 @@ MEASURED = ConfigDict(ser_json_inf_nan="strings")  # JSON has no NaN, and null w
 
 
 class Measure(StrEnum):
-    """How a turn is run: ``FORCED`` decodes the golden reply token by token, ``GENERATED`` lets the model write."""
+    """How a turn is run: ``FORCED`` decodes the golden reply token by token, ``GENERATED`` lets the model write behind
+    the golden history, ``FREE_RUNNING`` behind its own earlier replies.
+    """
 
     FORCED = "forced"
     GENERATED = "generated"
+    FREE_RUNNING = "free_running"
 
 
 class Outcome(StrEnum):
-    """What became of one replay. Only ``SKIPPED`` and ``INFRA_ERROR`` are unscored; the model caused the others."""
+    """What became of one replay. Only ``SKIPPED`` and ``INFRA_ERROR`` are unscored; the model caused the others.
+
+    ``DIVERGED``: a free-running conversation had ended before this turn.
+    """
 
     OK = "ok"
     TRUNCATED = "truncated"
     EMPTY = "empty"
     UNPARSEABLE = "unparseable"
     DEGENERATE = "degenerate"
+    DIVERGED = "diverged"
     SKIPPED = "skipped"
     INFRA_ERROR = "infra_error"
 
     @property
     def scored(self) -> bool:
         return self not in (Outcome.SKIPPED, Outcome.INFRA_ERROR)
+
+
+class ReplayMode(StrEnum):
+    """``GOLDEN_PREFIX``: the history of every turn is the golden one. ``FREE_RUNNING``: beside that, conversations run
+    with the arm's own replies as their history.
+    """
+
+    GOLDEN_PREFIX = "golden_prefix"
+    FREE_RUNNING = "free_running"
+
+
+class OnDivergence(StrEnum):
+    """What follows a reply whose tool calls are not the recorded ones: the conversation ends (``STOP``), goes on with
+    the recorded reply (``GOLDEN``), or the model is told so and asked once more (``ERROR_MESSAGE``).
+    """
+
+    STOP = "stop"
+    GOLDEN = "golden"
+    ERROR_MESSAGE = "error_message"
 
 
 class Realisation(StrEnum):
@@ -174,19 +200,63 @@ class ReplayRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Step:
+    """One reply of the assistant in a free-running conversation.
+
+    ``asked`` are the messages that come before it, since the reply before; ``recorded`` is the reply of the recording;
+    ``calls`` are the tool calls that are answered by it, as ``expected.calls`` of a golden turn. ``turn_id`` is the
+    golden turn that it answers, empty for a reply that is history only.
+    """
+
+    turn_id: str
+    asked: tuple[Mapping[str, Json], ...]
+    recorded: Mapping[str, Json]
+    calls: tuple[Mapping[str, Json], ...]
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """A conversation to run with the arm's own replies as its history, from its first golden turn on."""
+
+    conversation_id: str
+    epoch: int
+    steps: tuple[Step, ...]
+    tools: tuple[Mapping[str, Json], ...]
+    on_divergence: OnDivergence
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+ReplayKey = tuple[str, Measure, int]
+"""(turn id, measure, epoch): one replay of an arm."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Block:
     """Requests committed, resumed and compared as one unit; whole conversations, never split.
 
-    ``waves`` are handed to the engine one after the other, each all at once; the prefix cache is reset before the
-    first.
+    ``waves`` are handed to the engine one after the other, each all at once, then all ``rollouts``, which advance
+    independently of each other; the prefix cache is reset before the first.
     """
 
     index: int
-    waves: tuple[tuple[ReplayRequest, ...], ...]
+    waves: tuple[tuple[ReplayRequest, ...], ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
 
     @property
     def requests(self) -> tuple[ReplayRequest, ...]:
         return tuple(request for wave in self.waves for request in wave)
+
+    @property
+    def keys(self) -> tuple[ReplayKey, ...]:
+        """The replays that the block asks for, in order."""
+        return (
+            *((request.turn_id, request.measure, request.epoch) for request in self.requests),
+            *((s.turn_id, Measure.FREE_RUNNING, r.epoch) for r in self.rollouts for s in r.steps if s.turn_id),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +266,9 @@ class Replay:
     ``logprobs[i]`` is the raw log probability (nats, <= 0) of ``token_ids[i]``; ``top[i]`` the most probable tokens at
     that step as (id, logprob), best first, empty when generating. ``cached_tokens`` is how many prompt tokens came from
     the prefix cache.
+
+    When free-running, ``divergence`` says how the conversation left its recording here or since the golden turn before,
+    and ``between`` holds the arm's replies since then that answer no golden turn.
     """
 
     __pydantic_config__ = MEASURED
@@ -212,11 +285,13 @@ class Replay:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     error: str = ""
+    divergence: str = ""
+    between: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockResult:
-    """A finished block: its replays in the order of ``Block.requests``, and what the engine counted while it ran.
+    """A finished block: its replays in the order of ``Block.keys``, and what the engine counted while it ran.
 
     ``second_rounding`` is (K and V values of a reference format that did not fit BF16 exactly, values seen).
     """
@@ -311,7 +386,8 @@ class Prepared:
     """A model made ready and the golden turns rendered with it: what all arms share.
 
     ``path`` is what the engine loads; the hashes are sha256 (hex) of the weights, of the chat template's text and of
-    config.json; ``context`` is how many tokens a turn may have, prompt and reply together.
+    config.json; ``context`` is how many tokens a turn may have, prompt and reply together; ``chat_template`` is the
+    template's text.
     """
 
     path: str
@@ -322,4 +398,5 @@ class Prepared:
     kv_cache_scheme: bool
     config_sha256: str = ""
     context: int = 0
+    chat_template: str = ""
     turns: tuple[RenderedTurn, ...]

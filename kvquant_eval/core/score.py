@@ -50,6 +50,8 @@ class Ask:
 Answers = Mapping[str, Json]
 """Answers by ``Question.key``."""
 
+SILENT = (Outcome.EMPTY, Outcome.DIVERGED)
+"""There is no text to score: the model's doing, so it earns 0."""
 _CUT = Score(0.0, "cut inside a think block")
 
 
@@ -96,7 +98,7 @@ def questions(
 ) -> Iterator[Question]:
     """What the scorers must ask before they can score ``replays``, in their order; several may be the same."""
     for replay, cut in map(_heard, replays):
-        if replay.outcome.scored and replay.outcome is not Outcome.EMPTY and not cut:
+        if replay.outcome.scored and replay.outcome not in SILENT and not cut:
             turn, rendered = turns[replay.turn_id]
             for scorer in scorers[turn.workload].values():
                 if scorer.measure is replay.measure and isinstance(ask := scorer(replay, turn, rendered), Ask):
@@ -108,7 +110,7 @@ def _heard(replay: Replay) -> tuple[Replay, bool]:
 
     What was only thought is no part of a generated reply: one that ends there has no text and is truncated, or loops.
     """
-    if replay.measure is not Measure.GENERATED or not replay.outcome.scored or replay.outcome is Outcome.EMPTY:
+    if replay.measure is Measure.FORCED or not replay.outcome.scored or replay.outcome in SILENT:
         return replay, False
     text = said(replay.text)
     if text is None:
@@ -120,34 +122,33 @@ def _heard(replay: Replay) -> tuple[Replay, bool]:
 def _score(
     name: str, scorer: Scorer, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn, cut: bool, answers: Answers
 ) -> TurnScore | None:
-    """Unscored outcomes keep ``points`` None; an empty reply earns 0, whatever the scorer, and so does one that was cut
+    """Unscored outcomes keep ``points`` None; no reply earns 0, whatever the scorer, and so does one that was cut
     while it thought, where the turn has something to score. A question without an answer is an infra error.
     """
     outcome, points, explanation = replay.outcome, None, replay.error
-    if outcome is Outcome.EMPTY:
-        points, explanation = 0.0, "empty reply"
+    if outcome in SILENT:
+        points, explanation = 0.0, replay.divergence or "empty reply"
     elif outcome.scored:
-        score = scorer(replay, turn, rendered)
-        if score is None:
+        found = scorer(replay, turn, rendered)
+        if found is None:
             return None
-        if not cut and isinstance(score, Ask):
-            score = _answered(score, answers)
-        if isinstance(score, str):
-            outcome, explanation = Outcome.INFRA_ERROR, score
-        else:
-            score = _CUT if cut or isinstance(score, Ask) else score
+        score = _CUT if cut else _settled(found, answers)
+        if isinstance(score, Score):
             points, explanation = score.points, score.explanation
-            if not score.parseable:
-                outcome = Outcome.UNPARSEABLE
+            outcome = outcome if score.parseable else Outcome.UNPARSEABLE
+        else:
+            outcome, explanation = Outcome.INFRA_ERROR, score
     return TurnScore(
         turn_id=replay.turn_id, scorer=name, epoch=replay.epoch, outcome=outcome, points=points, explanation=explanation
     )
 
 
-def _answered(ask: Ask, answers: Answers) -> Score | str:
-    """The points for the answer, or why there is none."""
-    answer = answers.get(ask.question.key)
+def _settled(found: Score | Ask, answers: Answers) -> Score | str:
+    """The score, made of the answer where one was asked for; or why there is no answer."""
+    if isinstance(found, Score):
+        return found
+    answer = answers.get(found.question.key)
     if answer is None:
-        return f"{ask.question.kind}: not asked in this run"
+        return f"{found.question.kind}: not asked in this run"
     error = answer.get("error") if isinstance(answer, dict) else None
-    return f"{ask.question.kind}: {error}" if error else ask.score(answer)
+    return f"{found.question.kind}: {error}" if error else found.score(answer)

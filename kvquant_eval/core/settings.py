@@ -12,7 +12,7 @@ from typing import Any
 from kvquant_eval.core.codec import DataError, digest, nearest
 from kvquant_eval.core.limits import check_name, check_number
 from kvquant_eval.core.policy import Policy
-from kvquant_eval.core.records import KVTreatment, ModelSpec, Sampling
+from kvquant_eval.core.records import KVTreatment, ModelSpec, OnDivergence, ReplayMode, Sampling
 from kvquant_eval.core.score import Scorer
 
 RESERVED = ("baseline", "baseline_eager", "repeat", "placebo")
@@ -93,6 +93,14 @@ class TrackingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """What is replayed. ``on_divergence`` is for free-running conversations."""
+
+    mode: ReplayMode = ReplayMode.GOLDEN_PREFIX
+    on_divergence: OnDivergence = OnDivergence.STOP
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """One gate. ``config`` is the resolved configuration as plain data, for the run folder.
 
@@ -116,6 +124,7 @@ class Settings:
     config: Mapping[str, Any]
     reuse: bool = True
     max_minutes: float | None = None
+    replay: ReplaySettings = ReplaySettings()
 
     def __post_init__(self) -> None:
         for where in ("golden_path", "runs_dir", "cache_dir"):

@@ -33,6 +33,9 @@ _BETWEEN = re.compile(r"[\s;,]*+")
 _CANDIDATE = re.compile(r'\{\s*+"(?:name|arguments|parameters|type|id|function)"\s*+:')
 """How an object that is a call begins; a brace of another kind is not worth a look."""
 
+_STARTS = (re.compile(r"<tool_call>|<function=|```(?:json)?\s*+[\[{]|\[\s*+\{"), _MARK, _CANDIDATE)
+"""Where the calls of a reply begin."""
+
 
 class BadCall(ValueError):
     """What is wrong with a call. ``marked``: the reply said by its format that it calls a tool."""
@@ -69,6 +72,12 @@ def parse_calls(text: str) -> list[dict[str, Any]]:
         return _named(text) or _plain(text)
     except ValueError as error:
         raise BadCall(str(error), marked=marked) from None
+
+
+def before_calls(text: str) -> str:
+    """What a reply with calls says before the first of them."""
+    starts = [match.start() for pattern in _STARTS if (match := pattern.search(text))]
+    return text[: min(starts)].rstrip() if starts and not _NAME.match(text) else ""
 
 
 def _block(text: str) -> list[dict[str, Any]]:

@@ -48,6 +48,7 @@ def prepare(
         kv_cache_scheme=bool((config.get("quantization_config") or {}).get("kv_cache_scheme")),
         config_sha256=hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
         context=admitted.context,
+        chat_template=template,
         turns=rendered,
     )
 

@@ -24,10 +24,7 @@ def render(tokenizer: Any, template: str, turn: GoldenTurn, max_tokens: int) -> 
     the BOS token, or does not show a decisive span.
     """
     prompt, reply = _texts(tokenizer, template, turn)
-    prompt_ids: list[int] = tokenizer(prompt, add_special_tokens=False).input_ids
-    bos = tokenizer.bos_token_id
-    if bos is not None and prompt_ids[:2] == [bos, bos]:
-        raise DataError(f"{turn.turn_id}: one BOS token, got two; correct the chat template")
+    ids = _encode(tokenizer, prompt, turn.turn_id)
     encoded = tokenizer(reply, add_special_tokens=False, return_offsets_mapping=True)
     stop = next((i for i, token in enumerate(encoded.input_ids) if token == tokenizer.eos_token_id), None)
     golden_ids, offsets = encoded.input_ids[:stop], encoded.offset_mapping[:stop]
@@ -38,7 +35,7 @@ def render(tokenizer: Any, template: str, turn: GoldenTurn, max_tokens: int) -> 
         workload=turn.workload,
         conversation_id=turn.conversation_id,
         turn_index=turn.turn_index,
-        prompt_ids=tuple(prompt_ids),
+        prompt_ids=tuple(ids),
         golden_ids=tuple(golden_ids),
         spans=tuple(_span(turn.turn_id, reply, offsets, span) for span in turn.decisive),
         max_tokens=turn.max_tokens,
@@ -49,6 +46,28 @@ def render(tokenizer: Any, template: str, turn: GoldenTurn, max_tokens: int) -> 
         if needed <= max_tokens
         else replace(rendered, skip=f"needs {needed} tokens, the context is {max_tokens}")
     )
+
+
+def prompt_ids(
+    tokenizer: Any,
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    where: str,
+) -> list[int]:
+    """Token ids of the prompt that asks for a reply to ``messages``, as ``render`` makes it. Raises DataError when the
+    template fails or doubles the BOS token.
+    """
+    history = [normalise(message) for message in messages]
+    return _encode(tokenizer, _apply(tokenizer, template, history, tools, where, reply_due=True), where)
+
+
+def _encode(tokenizer: Any, prompt: str, where: str) -> list[int]:
+    ids: list[int] = tokenizer(prompt, add_special_tokens=False).input_ids
+    bos = tokenizer.bos_token_id
+    if bos is not None and ids[:2] == [bos, bos]:
+        raise DataError(f"{where}: one BOS token, got two; correct the chat template")
+    return ids
 
 
 def needed_tokens(turn: RenderedTurn) -> int:
@@ -71,21 +90,34 @@ def _function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def _texts(tokenizer: Any, template: str, turn: GoldenTurn) -> tuple[str, str]:
     """The prompt's text, and what the golden reply adds to it."""
-    options: dict[str, Any] = {"chat_template": template, "tools": list(turn.tools) or None, "tokenize": False}
-    try:
-        history = [normalise(message) for message in turn.messages]
-        with bounded():
-            prompt: str = tokenizer.apply_chat_template(history, add_generation_prompt=True, **options)
-            whole: str = tokenizer.apply_chat_template([*history, normalise(turn.reference)], **options)
-    except Exception as error:  # Jinja and tokenizer errors of any kind: the template is the user's
-        raise DataError(
-            f"{turn.turn_id}: the chat template must render, got {clause(error)}; correct the template"
-        ) from error
-    if len(whole) > LONGEST:
-        raise DataError(f"{turn.turn_id}: at most {LONGEST:,} characters, got {len(whole):,}; correct the template")
+    history = [normalise(message) for message in turn.messages]
+    spoken = [*history, normalise(turn.reference)]
+    prompt = _apply(tokenizer, template, history, turn.tools, turn.turn_id, reply_due=True)
+    whole = _apply(tokenizer, template, spoken, turn.tools, turn.turn_id, reply_due=False)
     if not whole.startswith(prompt):
         raise DataError(f"{turn.turn_id}: the chat template must extend the prompt by the reply, got another history")
     return prompt, whole[len(prompt) :]
+
+
+def _apply(
+    tokenizer: Any,
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    where: str,
+    *,
+    reply_due: bool,
+) -> str:
+    """What the template makes of normalised messages."""
+    options: dict[str, Any] = {"chat_template": template, "tools": list(tools) or None, "tokenize": False}
+    try:
+        with bounded():
+            text: str = tokenizer.apply_chat_template(list(messages), add_generation_prompt=reply_due, **options)
+    except Exception as error:  # Jinja and tokenizer errors of any kind: the template is the user's
+        raise DataError(f"{where}: the chat template must render, got {clause(error)}; correct the template") from error
+    if len(text) > LONGEST:
+        raise DataError(f"{where}: at most {LONGEST:,} characters, got {len(text):,}; correct the template")
+    return text
 
 
 def _span(turn_id: str, reply: str, offsets: Sequence[tuple[int, int]], span: Span) -> tuple[int, int]:

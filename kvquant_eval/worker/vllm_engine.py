@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from vllm import LLM, RequestOutput, SamplingParams, TokensPrompt
@@ -13,9 +15,21 @@ from vllm.engine.arg_utils import EngineArgs
 from kvquant_eval.core.codec import from_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
-from kvquant_eval.core.records import Block, BlockResult, Measure, Outcome, Realisation, Replay, ReplayRequest
+from kvquant_eval.core.records import (
+    Block,
+    BlockResult,
+    Measure,
+    Outcome,
+    Realisation,
+    Replay,
+    ReplayRequest,
+    Rollout,
+)
+from kvquant_eval.core.walk import Walk
+from kvquant_eval.worker.chat import load_tokenizer
 from kvquant_eval.worker.forcing import FORCED
 from kvquant_eval.worker.machine import device_name, versions
+from kvquant_eval.worker.render import prompt_ids
 
 # Nothing that could change an answer is left to a default: the model's own sampling defaults, statistics, the runner.
 _ALWAYS = {"generation_config": "vllm", "disable_log_stats": False}
@@ -62,6 +76,7 @@ class VllmEngine:
             raise RuntimeError(f"block {block.index}: the engine refused to reset its prefix cache")
         preempted, rounded, started = self._preemptions(), self._rounding(), time.monotonic()
         replays = [replay for wave in block.waves if wave for replay in self._wave(wave, beat)]
+        replays += self._rollouts(block.rollouts, beat)
         seconds, now = time.monotonic() - started, self._rounding()
         return BlockResult(
             index=block.index,
@@ -101,27 +116,63 @@ class VllmEngine:
         self.llm.llm_engine.engine_core.shutdown()
 
     def _wave(self, wave: Sequence[ReplayRequest], beat: Callable[[], None]) -> list[Replay]:
+        requests = dict(zip(self._together(wave), wave, strict=True))
+        outputs = {output.request_id: output for output in self._finished(beat)}
+        if outputs.keys() != requests.keys():
+            raise RuntimeError(f"the engine returned {len(outputs)} of {len(wave)} replies")
+        return [_replay(request, outputs[key]) for key, request in requests.items()]
+
+    def _rollouts(self, rollouts: Sequence[Rollout], beat: Callable[[], None]) -> list[Replay]:
+        """All conversations at once, each at its own pace: what follows a finished reply joins the next step."""
+        walks = [Walk(rollout, self._prompt, self.llm.model_config.max_model_len) for rollout in rollouts]
+        begun = [(walk, walk.due) for walk in walks if walk.due]
+        under_way = dict(zip(self._together([due for _, due in begun]), begun, strict=True))
+        for output in self._finished(beat):
+            walk, request = under_way.pop(output.request_id)
+            walk.take(_replay(request, output))
+            if walk.due:
+                (key,) = self._enqueue([walk.due])
+                under_way[key] = walk, walk.due
+        if under_way:
+            raise RuntimeError(f"the engine left {len(under_way)} of {len(walks)} conversations without a reply")
+        return [replay for walk in walks for replay in walk.replays]
+
+    def _prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        return tuple(prompt_ids(self.tokenizer, self.spec.chat_template, messages, tools, "conversation"))
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The one that the golden turns were rendered with."""
+        return load_tokenizer(Path(self.spec.model), bool(self.spec.args.get("trust_remote_code")))
+
+    def _together(self, requests: Sequence[ReplayRequest]) -> list[str]:
         """Hand over all requests while the scheduler stands still: what shares a step must not depend on how fast they
         arrive.
         """
+        if not requests:
+            return []
         self.llm.sleep(level=0, mode="keep")
-        self.llm.enqueue(
-            [TokensPrompt(prompt_token_ids=list(request.prompt_ids)) for request in wave],
-            [self._sampling(request) for request in wave],
+        keys = self._enqueue(requests)
+        self.llm.wake_up(["scheduling"])
+        return keys
+
+    def _enqueue(self, requests: Sequence[ReplayRequest]) -> list[str]:
+        """The ids under which the engine returns them; vLLM's own have something random behind."""
+        keys: list[str] = self.llm.enqueue(
+            [TokensPrompt(prompt_token_ids=list(request.prompt_ids)) for request in requests],
+            [self._sampling(request) for request in requests],
             use_tqdm=False,
         )
-        self.llm.wake_up(["scheduling"])
-        outputs: list[RequestOutput] = []
+        return [key.partition("-")[0] for key in keys]
+
+    def _finished(self, beat: Callable[[], None]) -> Iterator[RequestOutput]:
+        """What the engine finishes, as it does, until it has nothing more to do."""
         while self.llm.llm_engine.has_unfinished_requests():
-            outputs += [output for output in self.llm.llm_engine.step() if output.finished]
+            yield from (output for output in self.llm.llm_engine.step() if output.finished)
             beat()
-        outputs.sort(key=lambda output: int(output.request_id))  # in the order of the wave
-        if len(outputs) != len(wave):
-            raise RuntimeError(f"the engine returned {len(outputs)} of {len(wave)} replies")
-        return [_replay(request, output) for request, output in zip(wave, outputs, strict=True)]
 
     def _sampling(self, request: ReplayRequest) -> SamplingParams:
-        if request.measure is Measure.GENERATED:
+        if request.measure is not Measure.FORCED:
             return SamplingParams(
                 temperature=request.temperature,
                 top_p=request.top_p,

@@ -34,7 +34,9 @@ from kvquant_eval.core.records import (
     RenderedTurn,
     Replay,
     ReplayRequest,
+    Rollout,
 )
+from kvquant_eval.core.walk import Walk
 
 LAYERS = 4
 NOISE = {"bfloat16": 0.0, "placebo": 0.002, "fp8_e4m3": 0.004, "fp8_e5m2": 0.008, "int8": 0.003, "nvfp4": 0.01}
@@ -69,6 +71,7 @@ class FakeEngine:
         self.first = self.first if self.runs else block.index
         golden = {r.turn_id: r.forced_ids for r in block.requests if r.measure is Measure.FORCED}
         replays = [self._replay(request, golden[request.turn_id], block.index) for request in block.requests]
+        replays += [replay for rollout in block.rollouts for replay in self._converse(rollout, block.index)]
         if self.fault == "fewer_replies" and block.index == 0:
             dropped = block.requests[0].turn_id
             replays = [replay for replay in replays if replay.turn_id != dropped]
@@ -102,6 +105,15 @@ class FakeEngine:
     def close(self) -> None:
         if self.fault == "dies_on_close":
             os._exit(1)
+
+    def _converse(self, rollout: Rollout, block: int) -> list[Replay]:
+        """A conversation that is golden but for what ``_reply`` gets wrong; ``forgets`` says nothing right in it."""
+        golden = {step.turn_id: tuple(map(ord, str(step.recorded["content"]))) for step in rollout.steps}
+        walk = Walk(rollout, _prompt_ids, int(self.spec.args.get("max_model_len", 4096)))
+        while walk.due:
+            reply = self._replay(walk.due, golden[walk.due.turn_id], block)
+            walk.take(replace(reply, text="I forgot.") if self.fault == "forgets" else reply)
+        return walk.replays
 
     def _plant_before(self, block: Block, beat: Callable[[], None]) -> None:
         """Faults that end the process or take time; ``slow`` leaves time to kill the parent."""
@@ -262,8 +274,12 @@ def refuse(*_: Any) -> Prepared:
     raise DataError("model: no such model")
 
 
+def _prompt_ids(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    return tuple(map(ord, "".join(f"{m['role']}: {m['content']}\n" for m in messages)))
+
+
 def _render(turn: GoldenTurn, limit: int) -> RenderedTurn:
-    prompt = "".join(f"{m['role']}: {m['content']}\n" for m in turn.messages)
+    prompt = _prompt_ids(turn.messages, turn.tools)
     reply = str(turn.reference["content"])
     spans = tuple((reply.index(s.text), reply.index(s.text) + len(s.text)) for s in turn.decisive)
     needed = len(prompt) + max(len(reply), turn.max_tokens)
@@ -272,7 +288,7 @@ def _render(turn: GoldenTurn, limit: int) -> RenderedTurn:
         workload=turn.workload,
         conversation_id=turn.conversation_id,
         turn_index=turn.turn_index,
-        prompt_ids=tuple(map(ord, prompt)),
+        prompt_ids=prompt,
         golden_ids=tuple(map(ord, reply)),
         spans=spans,
         max_tokens=turn.max_tokens,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 from kvquant_eval.core import assignment
+from kvquant_eval.core.call_match import accepted, arguments_of, right_arguments
 from kvquant_eval.core.codec import quoted
 from kvquant_eval.core.limits import check_number
 from kvquant_eval.core.records import GoldenTurn, Json, Measure, RenderedTurn, Replay
@@ -94,62 +94,19 @@ def _pairs(
 
 def _share(want: Mapping[str, Any], call: Mapping[str, Any], tolerance: float) -> float:
     """What a call of the right name is worth, 0..1."""
-    right = _right(want, call, tolerance)
+    right = right_arguments(want, call, tolerance)
     return _NAME_SHARE + (1 - _NAME_SHARE) * (sum(right.values()) / len(right) if right else 1.0)
-
-
-def _right(want: Mapping[str, Any], call: Mapping[str, Any], tolerance: float) -> dict[str, bool]:
-    """Every argument that is due or given, and whether it has a right value."""
-    got = _arguments(call)
-    right = {}
-    for key in dict.fromkeys((*want["arguments"], *got)):
-        right[key] = key in got and any(_equal(value, got[key], tolerance) for value in _accepted(want, key))
-    return right
-
-
-def _arguments(call: Mapping[str, Any]) -> Mapping[str, Json]:
-    given = call.get("arguments")
-    return given if isinstance(given, dict) else {}
-
-
-def _accepted(want: Mapping[str, Any], key: str) -> list[Json]:
-    """The right values of an argument, the expected one first."""
-    arguments = want["arguments"]
-    return [*([arguments[key]] if key in arguments else ()), *want.get("accept", {}).get(key, ())]
-
-
-def _equal(want: Json, got: Json, tolerance: float) -> bool:
-    """Whether two JSON values are equal. It goes no deeper than ``want``."""
-    if isinstance(got, Written):
-        return _equal(want, got.text if isinstance(want, str) else got.value, tolerance)
-    if isinstance(want, dict) and isinstance(got, dict):
-        return want.keys() == got.keys() and all(_equal(want[key], got[key], tolerance) for key in want)
-    if isinstance(want, list | tuple) and isinstance(got, list):
-        return len(want) == len(got) and all(_equal(a, b, tolerance) for a, b in zip(want, got, strict=True))
-    if isinstance(want, float | int) and isinstance(got, float | int):
-        return _same_number(want, got, tolerance)
-    return type(want) is type(got) and bool(want == got)
-
-
-def _same_number(want: float, got: float, tolerance: float) -> bool:
-    """Whole numbers are often ids, so they are exact."""
-    if isinstance(want, bool) or isinstance(got, bool) or (isinstance(want, int) and isinstance(got, int)):
-        return type(want) is type(got) and want == got
-    try:
-        return math.isclose(want, got, rel_tol=tolerance)
-    except OverflowError:  # one of them is beyond a double
-        return False
 
 
 def _notes(want: Mapping[str, Any], call: Mapping[str, Any], tolerance: float) -> list[str]:
     """What is wrong with a call of the right name."""
-    got = _arguments(call)
+    got = arguments_of(call)
     names = [f"missing {quoted(key)}" for key in want["arguments"] if key not in got]
-    names += [f"unknown {quoted(key)}" for key in got if not _accepted(want, key)]
+    names += [f"unknown {quoted(key)}" for key in got if not accepted(want, key)]
     values = [
-        f"{quoted(key)} {_shown(got[key])} for {_shown(_accepted(want, key)[0])}"
-        for key, right in _right(want, call, tolerance).items()
-        if not right and key in got and _accepted(want, key)
+        f"{quoted(key)} {_shown(got[key])} for {_shown(accepted(want, key)[0])}"
+        for key, right in right_arguments(want, call, tolerance).items()
+        if not right and key in got and accepted(want, key)
     ]
     notes = [f"{want['name']}: wrong argument names: {_listed(names)}"] if names else []
     return notes + ([f"{want['name']}: wrong values: {_listed(values)}"] if values else [])

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, cast
 from kvquant_eval.core.text import safe
 
 T = TypeVar("T")
+DROP = "drop, points"
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Texts:
 
 @dataclass(frozen=True)
 class Panel:
-    """One small plot of drops in points, > 0 is worse.
+    """One small plot: a mark for every turn's drop in points, > 0 is worse, or lines where ``y_label`` is another.
 
-    ``series`` are (score, x values, drops); ``threshold`` is the drop that flags a turn; ``band`` (low, high) the
+    ``series`` are (name, x values, y values); ``threshold`` is the drop that flags a turn; ``band`` (low, high) the
     placebo's.
     """
 
@@ -65,6 +66,7 @@ class Panel:
     series: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...]
     threshold: float | None
     band: tuple[float, float] | None
+    y_label: str = DROP
 
 
 @dataclass(frozen=True)

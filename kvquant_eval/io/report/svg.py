@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from kvquant_eval.core.codec import digest
 from kvquant_eval.core.text import head, one_line
-from kvquant_eval.io.report.blocks import Panel
+from kvquant_eval.io.report.blocks import DROP, Panel
 
 INK, BAND, LIMIT = "#010203", "#020304", "#030405"
 SERIES = ("#040506", "#050607", "#060708", "#070809")
@@ -64,19 +64,20 @@ def _plot(panel: Panel, figure: Figure) -> None:
         axes.axhline(
             panel.threshold, color=LIMIT, linewidth=1.0, linestyle="--", label=f"threshold {panel.threshold:g}"
         )
+    line = "" if panel.y_label == DROP else "-"
     for number, (score, x, drops) in enumerate(panel.series):
-        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)] + line
         axes.plot(x, drops, marker, color=colour, markersize=3.5, alpha=0.8, label=_label(score))
     axes.set_title(_label(panel.title), loc="left", fontsize=9, fontweight="bold", pad=20)
     axes.set_xlabel(panel.x_label)
-    axes.set_ylabel("drop, points")
+    axes.set_ylabel(panel.y_label)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.legend(
         fontsize=8,
         frameon=False,
         loc="lower left",
         bbox_to_anchor=(-0.02, 1.0),
-        ncols=4,
+        ncols=2 if line else 4,
         handletextpad=0.4,
         columnspacing=1,
     )

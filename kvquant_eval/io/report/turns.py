@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ class _Sides:
     placebo: Drops
     flagged: frozenset[tuple[str, str]]
     replies: tuple[Replies, Replies]
+    own: tuple[Replies, Replies]
     explanations: tuple[Explanations, Explanations]
 
 
@@ -62,6 +63,7 @@ def _sides(candidate: Mapping[str, Any], judgement: Judgement) -> _Sides:
         placebo=_drops(judgement.deltas.get("placebo", ())),
         flagged=frozenset((flag["turn_id"], flag["score"]) for flag in candidate["flagged_turns"]),
         replies=(_replies(judgement, base), _replies(judgement, name)),
+        own=(_replies(judgement, base, Measure.FREE_RUNNING), _replies(judgement, name, Measure.FREE_RUNNING)),
         explanations=(_explanations(judgement, base), _explanations(judgement, name)),
     )
 
@@ -70,10 +72,10 @@ def _drops(deltas: Sequence[ScoreDelta]) -> Drops:
     return {(delta.turn_id, delta.scorer): delta for delta in deltas}
 
 
-def _replies(judgement: Judgement, arm: str) -> Replies:
-    """The generated reply of each turn, its first epoch."""
+def _replies(judgement: Judgement, arm: str, measure: Measure = Measure.GENERATED) -> Replies:
+    """The reply that the model wrote to each turn, its first epoch."""
     replays = judgement.arms[arm].replays
-    return {r.turn_id: r for r in replays if r.measure is Measure.GENERATED and r.epoch == 0}
+    return {r.turn_id: r for r in replays if r.measure is measure and r.epoch == 0}
 
 
 def _explanations(judgement: Judgement, arm: str) -> Explanations:
@@ -106,8 +108,17 @@ def _turn(turn: GoldenTurn, prompt_tokens: int, baseline: str, sides: _Sides) ->
         ("golden reply", _said(turn.reference)),
         (f"{baseline} reply{_outcome(left)}", _text(left)),
         (f"candidate reply{_outcome(right)}", _text(right)),
+        *_own_history(turn.turn_id, baseline, sides),
     )
     return Section(3, turn.turn_id, (Facts(place), Table(columns, "llrrrrqq", tuple(rows)), Texts(texts)))
+
+
+def _own_history(turn_id: str, baseline: str, sides: _Sides) -> Iterator[tuple[str, str]]:
+    """What both arms wrote behind their own earlier replies, where they did."""
+    for who, replies in zip((baseline, "candidate"), sides.own, strict=True):
+        if (replay := replies.get(turn_id)) is not None:
+            left = f", {replay.divergence}" if replay.divergence else ""
+            yield f"{who} reply behind its own history{_outcome(replay)}{left}", _text(replay)
 
 
 def _said(message: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.io.report.blocks import Block, Facts, Items, Report, Section, Table, Verdicts, clean
+from kvquant_eval.io.report.compounding import compounding_sections
 from kvquant_eval.io.report.names import NONE, baseline_name, identity, interval, kv_name, number, why
 from kvquant_eval.io.report.plots import figures
 from kvquant_eval.io.report.turns import flagged_sections
@@ -21,6 +22,8 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
     sections = [_signoff(document, names)]
     for name, candidate in zip(names, document["candidates"], strict=True):
         sections += _candidate(name, candidate, document, judgement)
+        against = baseline_name(document["model"]["kv"][candidate["baseline"]])
+        sections += compounding_sections(candidate, name, against, document)
     sections += [_controls(document), _arms(document["arms"]), _attestation(document), _storage(document)]
     sections += [_policy(document), _golden(document["golden"])]
     for name, candidate in zip(names, document["candidates"], strict=True):
@@ -232,7 +235,7 @@ def _layers(kv: Data) -> tuple[str, ...]:
 def _policy(document: Data) -> Section:
     policy = [(key.replace("_", " "), _plain(value)) for key, value in document["policy"].items()]
     sampling = ", ".join(f"{key} {value}" for key, value in document["sampling"].items())
-    return Section(2, "Policy", (Facts((*policy, ("sampling", sampling))),))
+    return Section(2, "Policy", (Facts((*policy, ("sampling", sampling), ("replay", _plain(document["replay"])))),))
 
 
 def _golden(golden: Data) -> Section:
@@ -242,4 +245,6 @@ def _golden(golden: Data) -> Section:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items())
     return (", ".join(map(str, value)) or "none") if isinstance(value, list | tuple) else str(value)

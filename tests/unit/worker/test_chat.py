@@ -142,5 +142,5 @@ def test_a_template_can_neither_reach_python_nor_go_on_for_ever(model: Path, tem
 def test_a_flood_of_text_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvquant_eval.worker.render.LONGEST", 1000)
     flood = "{% for m in messages %}{{ m.content }}{{ 'x' * 2000 }}{% endfor %}"
-    with pytest.raises(DataError, match=r"^t: at most 1,000 characters, got 6,\d+; correct the template$"):
+    with pytest.raises(DataError, match=r"^t: at most 1,000 characters, got 4,\d+; correct the template$"):
         render(load_tokenizer(model, trust_remote_code=False), flood, turn(), 100)
