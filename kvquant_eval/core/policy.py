@@ -100,4 +100,6 @@ class Policy:
             )
         for workload, scores in self.scores.items():
             if not any(score.role is ScoreRole.GATE for score in scores.values()):
-                raise DataError(f"workloads.{workload}.scores: at least one score with role gate, got none; add one")
+                capped = self.modes.golden_prefix is not ScoreRole.GATE
+                remedy = "let the other mode of gate.modes gate, and run it" if capped else "add one"
+                raise DataError(f"workloads.{workload}.scores: at least one score with role gate, got none; {remedy}")

@@ -268,7 +268,7 @@ class Replay:
     the prefix cache.
 
     When free-running, ``divergence`` says how the conversation left its recording here or since the golden turn before,
-    and ``between`` holds the arm's replies since then that answer no golden turn.
+    and ``between`` holds what the arm wrote since then beside its replies to golden turns.
     """
 
     __pydantic_config__ = MEASURED
@@ -286,7 +286,7 @@ class Replay:
     cached_tokens: int = 0
     error: str = ""
     divergence: str = ""
-    between: tuple[str, ...] = ()
+    between: tuple[Replay, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ class Walk:
         self.replays: list[Replay] = []
         self._left = list(rollout.steps)
         self._messages: list[Message] = list(rollout.steps[0].asked)
-        self._between: list[str] = []
+        self._between: list[Replay] = []
         self._note = ""  # how the conversation left its recording since the golden turn before
         self._first: Replay | None = None  # a reply that was answered with an error message
         self._ask()
@@ -99,14 +99,16 @@ class Walk:
         return None
 
     def _record(self, reply: Replay) -> None:
-        """Keep the first reply to this step, and go one step on."""
-        reply, step = self._first or reply, self._left.pop(0)
+        """Keep the first reply to this step as the step's, and go one step on."""
+        first, step = self._first or reply, self._left.pop(0)
         self._first = None
         if step.turn_id:
-            self.replays.append(replace(reply, divergence=self._note, between=tuple(self._between)))
+            self.replays.append(replace(first, divergence=self._note, between=tuple(self._between)))
             self._note, self._between = "", []
         else:
-            self._between.append(reply.text)
+            self._between.append(first)
+        if first is not reply:
+            self._between.append(reply)
 
     def _end(self, outcome: Outcome, why: str) -> None:
         """The golden turns that are left get no reply."""

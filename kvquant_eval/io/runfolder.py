@@ -253,7 +253,7 @@ def count(blocks: Iterable[BlockResult]) -> dict[str, float]:
     for block in blocks:
         totals["seconds"] += block.seconds
         totals["preemptions"] += block.preemptions
-        for replay in block.replays:
+        for replay in (each for asked in block.replays for each in (asked, *asked.between)):
             totals["prompt_tokens"] += replay.prompt_tokens
             totals["cached_tokens"] += replay.cached_tokens
             totals["decoded_tokens"] += len(replay.token_ids)

@@ -114,6 +114,27 @@ NAMED = (
         line="gate.rule: one of zero_flags, default, got 'zero_flag'; did you mean 'zero_flags'?",
     ),
     _case(
+        "a misspelt replay mode",
+        "replay.mode=free",
+        line="replay.mode: one of golden_prefix, free_running, got 'free'; choose from golden_prefix, free_running",
+    ),
+    _case(
+        "an unknown way on after a divergence",
+        "replay.on_divergence=golden_",
+        line="replay.on_divergence: one of stop, golden, error_message, got 'golden_'; did you mean 'golden'?",
+    ),
+    _case(
+        "a mode that may decide something else",
+        "gate.modes.free_running=decide",
+        line="gate.modes.free_running: one of gate, bound, report, got 'decide'; choose from gate, bound, report",
+    ),
+    _case(
+        "no mode that gates",
+        "gate.modes.golden_prefix=bound",
+        line="workloads.faq.scores: at least one score with role gate, got none; "
+        "let the other mode of gate.modes gate, and run it",
+    ),
+    _case(
         "a key of Hydra's own",
         "hydra.run.dir=x",
         line="hydra.run.dir: a key of the gate, got one of Hydra's own; leave it out",

@@ -39,6 +39,8 @@ TYPES = [
     ("gate.rule", ["zero", 3, None], "one of zero_flags, default"),
     ("gate.placebo", ["none", 3, None, []], "one of jitter, batch_limit"),
     ("gate.require", ["a", 3, None, {}], "a list"),
+    ("gate.modes", [None, 3, "gate"], "keys and values"),
+    ("replay", [None, 3, "free_running"], "keys and values"),
     ("model.trust_remote_code", ["yes", 1, None], "true or false"),
     ("model.source", ["hubb", ""], "one of hub, folder, embedded"),
     ("model.id", [None, 3], "text"),
