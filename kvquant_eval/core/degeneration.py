@@ -80,7 +80,7 @@ def signs(replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Signs:
     found = _shown(ids, text)
     if found:
         found -= _shown(rendered.golden_ids, str(turn.reference))
-    told = said(text)
+    told = said(replay.text)
     if told is not None and not told.strip():
         found |= {Sign.EMPTY}
     if cut and len(ids) >= RUNAWAY * len(rendered.golden_ids):

@@ -75,6 +75,7 @@ def test_ordinary_endings_are_none_of_it(ending: str) -> None:
         ("<think>so</think>\n", "stop", {"empty"}),
         (" \n", "stop", {"empty"}),
         ("", "length", {"empty"}),
+        ("\ufffd", "length", set()),
     ],
 )
 def test_what_the_text_shows(text: str, finish: str, sign: set[str]) -> None:
