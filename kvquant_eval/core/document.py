@@ -8,6 +8,7 @@ from typing import Any
 
 from kvquant_eval.core.attest import bytes_per_token, canonical_dtype, effective_dtype, layers_quantized
 from kvquant_eval.core.codec import digest, to_data
+from kvquant_eval.core.degeneration import Degeneration
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import ArmRecord, Judgement, is_self_test
 from kvquant_eval.core.policy import Policy
@@ -46,9 +47,15 @@ def document(
         "sampling": to_data(settings.sampling),
         "replay": to_data(settings.replay),
         "baseline": {"kv": _kv(base, None)},
-        "controls": {n: {"kv": _kv(arms[n], base), **_result(r, {})} for n, r in controls.items()},
+        "controls": {
+            n: {"kv": _kv(arms[n], base), **_result(r, {}), "degeneration": _degeneration(judgement.degeneration[n])}
+            for n, r in controls.items()
+        },
         "candidates": [
-            _candidate(record, arms[record.arm.baseline], judgement.results[name], controls)
+            {
+                **_candidate(record, arms[record.arm.baseline], judgement.results[name], controls),
+                "degeneration": _degeneration(judgement.degeneration[name]),
+            }
             for name, record in arms.items()
             if record.arm.role is Role.CANDIDATE
         ],
@@ -214,6 +221,23 @@ def _result(result: CandidateResult, controls: Mapping[str, CandidateResult]) ->
         "findings": [to_data(finding) for finding in result.findings],
         "classes": {workload: _class(workload, judged, controls) for workload, judged in result.classes.items()},
         "flagged_turns": [_flag(delta) for delta in result.flagged],
+    }
+
+
+def _degeneration(counted: Degeneration) -> dict[str, Any]:
+    """Replies of the arm and its baseline, paired: all, those that show a sign, by sign and by class; ``rise`` is how
+    many more the arm has, ``p`` one-sided.
+    """
+    return {
+        "n": counted.n,
+        "arm": counted.degenerate,
+        "baseline": counted.baseline,
+        "rise": counted.rise,
+        "p": counted.p,
+        "signs": {
+            str(sign): {"arm": count, "baseline": counted.baseline_signs[sign]} for sign, count in counted.signs.items()
+        },
+        "classes": {w: {"n": n, "arm": arm, "baseline": base} for w, (n, arm, base) in counted.classes.items()},
     }
 
 

@@ -99,14 +99,18 @@ def worst(decisions: Sequence[Decision]) -> Decision:
 def _join(
     classes: Mapping[str, ClassResult], policy: Policy, findings: Sequence[Finding]
 ) -> tuple[Decision, tuple[str, ...]]:
-    """The classes' verdicts to a decision. Under ``zero_flags`` only the hardest class decides."""
+    """The classes' verdicts to a decision. Under ``zero_flags`` only the hardest class decides; a finding that holds
+    does so under every rule.
+    """
     invalid = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.invalid)
     unfinished = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.unfinished)
     if invalid or unfinished:
         return (Decision.INVALID, invalid) if invalid else (Decision.INCONCLUSIVE, unfinished)
+    held = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.holds)
     deciding = [policy.hardest] if policy.rule is Rule.ZERO_FLAGS else list(classes)
     for verdict, decision in ((Verdict.FAIL, Decision.HOLD), (Verdict.INCONCLUSIVE, Decision.INCONCLUSIVE)):
         reasons = tuple(f"{w}: {r}" for w in deciding if classes[w].verdict is verdict for r in classes[w].reasons)
+        reasons += held if decision is Decision.HOLD else ()
         if reasons:
             return decision, reasons
     total = sum(result.n_turns for result in classes.values())

@@ -12,6 +12,7 @@ from kvquant_eval.core.arms import Arm
 from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
 from kvquant_eval.core.compare import Key, compare, identical
 from kvquant_eval.core.compounding import Compounding, compounding
+from kvquant_eval.core.degeneration import Degeneration, contrast, judge_rise, shown
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.gate import CandidateResult, decide, worst
 from kvquant_eval.core.policy import ScoreRole
@@ -58,9 +59,9 @@ class ArmRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Everything a report needs: scores and drops by arm, results of controls and candidates, and the decision.
-
-    ``compounding[arm][class][score]`` where conversations ran with the arm's own replies as their history.
+    """Everything a report needs: scores, drops and degenerate replies by arm, results of controls and candidates, and
+    the decision. ``compounding[arm][class][score]`` where conversations ran with the arm's own replies as their
+    history.
     """
 
     decision: Decision
@@ -69,6 +70,7 @@ class Judgement:
     deltas: Mapping[str, tuple[ScoreDelta, ...]]
     results: Mapping[str, CandidateResult]
     arms: Mapping[str, ArmRecord]
+    degeneration: Mapping[str, Degeneration]
     compounding: Mapping[str, Mapping[str, Mapping[str, Compounding]]] = field(default_factory=dict)
 
 
@@ -90,6 +92,8 @@ def judge(
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in _baseline_findings(r)]
     shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in _unfinished(r)]
+    degeneration = _degeneration(arms, places)
+    controls = [degeneration[name] for name, record in arms.items() if record.arm.role is Role.CONTROL]
     results: dict[str, CandidateResult] = {}
     deltas: dict[str, tuple[ScoreDelta, ...]] = {}
     for role in (Role.CONTROL, Role.CANDIDATE):
@@ -99,7 +103,9 @@ def judge(
                 unanswered = _unanswered(settings, prepared, rollouts, base, record)
                 deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name], unanswered)
                 findings = [*shared, *_arm_findings(record, base, settings)]
-                findings += _unfinished(record) if role is Role.CANDIDATE else []
+                if role is Role.CANDIDATE:
+                    findings += _unfinished(record)
+                    findings += judge_rise(degeneration[name], controls, settings.policy.direction_p)
                 results[name] = decide(deltas[name], settings.policy, headroom[base.arm.name], skipped, findings)
         shared += _held_controls(results) if role is Role.CONTROL else []
     counted = settings.policy.require or tuple(settings.candidates)
@@ -118,6 +124,7 @@ def judge(
         results=results,
         arms=arms,
         compounding={name: _compounding(settings, prepared, rollouts, scores[name], arms[name]) for name in arms},
+        degeneration=degeneration,
     )
 
 
@@ -161,6 +168,16 @@ def _compounding(
         for workload, scorers in settings.scorers.items()
     }
     return compounding(rollouts, workloads, scores, record.replays, measured)
+
+
+def _degeneration(arms: Mapping[str, ArmRecord], places: Places) -> dict[str, Degeneration]:
+    """Every arm's degenerate replies against those of its baseline."""
+    signs = {name: shown(record.replays, places) for name, record in arms.items()}
+    return {
+        name: contrast(signs[record.arm.baseline], signs[name], places)
+        for name, record in arms.items()
+        if record.arm.role is not Role.BASELINE
+    }
 
 
 def _unanswered(

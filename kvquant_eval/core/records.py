@@ -356,13 +356,14 @@ class ScoreDelta:
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """Something the attestation or the comparison found. ``invalid`` findings forbid any verdict, ``unfinished`` ones
-    forbid PROMOTE and HOLD for now.
+    forbid PROMOTE and HOLD for now, ``holds`` ones are a reason to HOLD.
     """
 
     where: str
     what: str
     invalid: bool
     unfinished: bool = False
+    holds: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

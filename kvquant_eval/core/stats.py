@@ -49,10 +49,11 @@ def no_flip(interval: Interval, n: int) -> Interval:
     return replace(interval, upper=max(interval.upper, 100.0 * (1 - (1 - CONFIDENCE) ** (1 / n))))
 
 
-def sign_flip(signs: Sequence[int], clusters: Sequence[Hashable]) -> float:
+def sign_flip(signs: Sequence[float], clusters: Sequence[Hashable]) -> float:
     """One-sided p that drops over the threshold (+1) exceed gains over it (-1) by chance, whole conversations flipped.
 
-    Exact for up to 14 conversations with a net sign, else from a fixed seed. 1.0 when nothing moved.
+    A mean over epochs lies between. Exact for up to 14 conversations with a net sign, else from a fixed seed. 1.0 when
+    nothing moved.
     """
     sums = _cluster_sums(np.asarray(signs, dtype=float), clusters)
     sums = sums[sums != 0]

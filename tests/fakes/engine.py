@@ -172,7 +172,7 @@ class FakeEngine:
         forced = request.measure is Measure.FORCED
         ids = tuple(request.forced_ids) if forced else self._reply(request, golden)
         logprobs = self._logprobs(request, ids)
-        outcome, error = Outcome.OK, ""
+        outcome, error, finish = Outcome.OK, "", ""
         text = "" if forced else "".join(map(chr, ids))
         if not forced:
             finish = "length" if len(ids) >= request.max_tokens else "stop"
@@ -188,7 +188,7 @@ class FakeEngine:
             text=text,
             logprobs=logprobs,
             top=tuple(((token, p),) for token, p in zip(ids, logprobs, strict=True)) if forced and not error else (),
-            finish_reason="length" if forced else "stop",
+            finish_reason="length" if forced else finish,
             prompt_tokens=len(request.prompt_ids),
             cached_tokens=0 if forced else len(request.prompt_ids),
             error=error,
@@ -200,6 +200,8 @@ class FakeEngine:
             return (ord(" "),)
         if self.fault == "loops":
             return tuple(map(ord, "no no no no no no no no no no "))[: request.max_tokens]
+        if self.fault == "stutters" and request.turn_id.endswith("/1"):
+            return tuple(map(ord, "".join(map(chr, golden)) + " ok" * 12))[: request.max_tokens]
         ids = list(golden)[: request.max_tokens]
         dtype = "bfloat16" if self.fault == "not_applied" else self.spec.treatment.dtype
         salt = "" if uniform(request.prompt_ids, dtype) > 0.02 else dtype

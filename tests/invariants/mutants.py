@@ -94,6 +94,14 @@ MUTANTS = (
         test=f"{PIPELINE}::test_outcomes_are_counted_apart_and_stay_paired",
     ),
     Mutant(
+        invariant=5,
+        what="a rise of degenerate replies changes nothing",
+        file=GATE,
+        old="        reasons += held if decision is Decision.HOLD else ()\n",
+        new="",
+        test=f"{PIPELINE}::test_a_rise_of_degenerate_replies_holds_what_every_score_lets_through",
+    ),
+    Mutant(
         invariant=6,
         what="finished blocks are run again",
         file="kvquant_eval/replay.py",

@@ -31,7 +31,7 @@ FAULTS = (
     "does_not_start", "dies_in_block_1", "raises_in_block_1", "infra_errors", "fewer_replies", "ignores_dtype",
     "skips_a_layer", "no_layers", "zero_scales", "negative_scales", "nan_scales", "half_applied_scales", "preempts",
     "not_applied", "other_backend", "prefix_caching_off", "drops_math_chain", "drops_faq", "drops_three_turns",
-    "empty_replies", "loops", "dies_on_close", "killed_for_memory",
+    "empty_replies", "loops", "stutters", "dies_on_close", "killed_for_memory",
 )  # fmt: skip
 SELF_TEST = {"self_test": KVTreatment(name="self_test", dtype="bfloat16")}
 SKIPPING = {"skipping": KVTreatment(name="skipping", dtype="fp8_e4m3", skip_layers=("0",))}
@@ -113,6 +113,7 @@ def test_what_is_sound_is_promoted(everything: GateRun, name: str) -> None:
         ("drops_faq", "HOLD", "faq: gl_reply: mean drop 8.0"),
         ("empty_replies", "HOLD", "math_steps: mean drop "),
         ("loops", "HOLD", "math_steps: mean drop "),
+        ("stutters", "HOLD", "degenerate replies: 20 of 40 against the baseline's 0 (p = "),
     ],
 )
 def test_each_fault_has_its_decision_and_reason(everything: GateRun, name: str, expected: str, reason: str) -> None:
@@ -128,8 +129,11 @@ def test_the_worst_candidate_decides(everything: GateRun) -> None:
 
 FEW = {
     name: CANDIDATES[name]
-    for name in ("good", "reference", "drops_faq", "drops_math_chain", "drops_three_turns", "infra_errors", "preempts")
-}
+    for name in (
+        "good", "reference", "drops_faq", "drops_math_chain", "drops_three_turns", "infra_errors", "preempts",
+        "stutters",
+    )
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -307,6 +311,34 @@ def test_outcomes_are_counted_apart_and_stay_paired(everything: GateRun) -> None
     steps = candidate(everything, "empty_replies")["classes"]["math_chain"]["scores"]["math_steps"]
     assert (steps["n_turns"], steps["candidate_mean"]) == (20, 0.0)
     assert candidate(everything, "infra_errors")["classes"]["math_chain"]["n_missing"] == 8
+
+
+def test_a_rise_of_degenerate_replies_holds_what_every_score_lets_through(everything: GateRun) -> None:
+    held = candidate(everything, "stutters")
+    assert {judged["verdict"] for judged in held["classes"].values()} == {"PASS"}
+    (reason,) = held["reasons"]
+    assert reason.endswith(", the controls rise by at most 0; loop 20")
+    counted = held["degeneration"]
+    assert (counted["n"], counted["arm"], counted["baseline"], counted["rise"]) == (40, 20, 0, 20)
+    assert counted["p"] < 0.001
+    assert counted["signs"]["loop"] == {"arm": 20, "baseline": 0}
+    assert counted["classes"]["faq"] == {"n": 20, "arm": 10, "baseline": 0}
+    assert everything.document["controls"]["placebo"]["degeneration"]["rise"] == 0
+    assert candidate(everything, "infra_errors")["degeneration"]["n"] == 32
+    assert candidate(everything, "empty_replies")["degeneration"]["signs"]["empty"]["arm"] == 40
+
+
+def test_a_rise_that_the_placebo_shows_too_is_no_reason(tmp_path: Path) -> None:
+    write_golden(tmp_path / "golden")
+    run = gate(settings(tmp_path, treatments("stutters"), args={"faults": {"placebo": "stutters"}}))
+    assert run.document["controls"]["placebo"]["degeneration"]["rise"] == 20
+    assert run.document["decision"] == "PROMOTE"
+
+
+def test_a_rise_holds_under_zero_flags_too(folder: Path) -> None:
+    run = gate(settings(folder, treatments("stutters"), policy=policy(Rule.ZERO_FLAGS)))
+    assert run.document["decision"] == "HOLD"
+    assert "degenerate replies: 20 of 40" in run.document["reasons"][0]
 
 
 # 6. Nothing is lost, and a resumed run decides the same.

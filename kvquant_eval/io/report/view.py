@@ -24,7 +24,8 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
         sections += _candidate(name, candidate, document, judgement)
         against = baseline_name(document["model"]["kv"][candidate["baseline"]])
         sections += compounding_sections(candidate, name, against, document)
-    sections += [_controls(document), _arms(document["arms"]), _attestation(document), _storage(document)]
+    sections += [_controls(document), _degenerate(document), _arms(document["arms"])]
+    sections += [_attestation(document), _storage(document)]
     sections += [_policy(document), _golden(document["golden"])]
     for name, candidate in zip(names, document["candidates"], strict=True):
         baseline = baseline_name(document["model"]["kv"][candidate["baseline"]])
@@ -158,6 +159,37 @@ def _controls(document: Data) -> Section:
         for name, control in document["controls"].items()
     ]
     return Section(2, "Controls", (Verdicts(tuple(rows)),))
+
+
+def _degenerate(document: Data) -> Section:
+    """A row an arm: generated replies that show a sign of degeneration, the arm's and its baseline's."""
+    compared = [*document["controls"].items(), *((c["name"], c) for c in document["candidates"])]
+    signs = list(dict.fromkeys(sign for _, arm in compared for sign in arm["degeneration"]["signs"]))
+    model = document["model"]
+    rows = [(name, identity(model, arm["kv"]), *_signs(arm["degeneration"], signs)) for name, arm in compared]
+    columns = ("arm", "model and KV dtype", "replies", "degenerate", "rise", "p", *signs, "classes")
+    return Section(
+        2,
+        "Degenerate replies",
+        (
+            Items(("arm / its baseline; a rise beyond chance and beyond the controls holds a candidate",)),
+            Table(columns, "lw" + "r" * (4 + len(signs)) + "w", tuple(rows)),
+        ),
+    )
+
+
+def _signs(counted: Data, signs: list[str]) -> tuple[str, ...]:
+    sides = [counted, *(counted["signs"][sign] for sign in signs)]
+    degenerate, *by_sign = [f"{side['arm']}/{side['baseline']}" for side in sides]
+    classes = [f"{w} {c['arm']}/{c['baseline']} of {c['n']}" for w, c in counted["classes"].items()]
+    return (
+        str(counted["n"]),
+        degenerate,
+        f"{counted['rise']:+d}",
+        number(counted["p"], ".2g"),
+        *by_sign,
+        ", ".join(classes) or NONE,
+    )
 
 
 def _arms(arms: Data) -> Section:

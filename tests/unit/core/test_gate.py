@@ -194,6 +194,27 @@ def test_an_invalid_finding_forbids_any_verdict() -> None:
         assert result.reasons == ("arm: no layer is quantized",)
 
 
+HOLDS = Finding(where="degenerate replies", what="14 of 242", invalid=False, holds=True)
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("drops", [NOISE, [*NOISE, None], []])
+def test_a_finding_that_holds_does_whatever_the_scores_leave_open(rule: Rule, drops: list[float | None]) -> None:
+    result = judged(drops, one_class(rule=rule), findings=[HOLDS])
+    assert (result.decision, result.reasons) == (HOLD, ("degenerate replies: 14 of 242",))
+
+
+def test_a_finding_that_holds_stands_behind_the_scores_that_do() -> None:
+    assert judged([50.0] * 40, findings=[HOLDS]).reasons[-1] == "degenerate replies: 14 of 242"
+
+
+@pytest.mark.parametrize(("invalid", "decision"), [(True, INVALID), (False, INCONCLUSIVE)])
+def test_no_evidence_comes_before_a_finding_that_holds(invalid: bool, decision: Decision) -> None:
+    other = Finding(where="arm", what="no evidence", invalid=invalid, unfinished=not invalid)
+    result = judged(NOISE, findings=[HOLDS, other])
+    assert (result.decision, result.reasons) == (decision, ("arm: no evidence",))
+
+
 def test_a_remark_does_not() -> None:
     remark = Finding(where="arm", what="accepted", invalid=False)
     result = judged(NOISE, findings=[remark])

@@ -132,7 +132,8 @@ def test_model_id_never_stands_without_its_kv_dtype(case: MakeCase, tmp_path: Pa
     ref = KVTreatment(name="fp8_ref", dtype="fp8_e4m3", realisation=Realisation.REFERENCE)
     files = case(9.0, model=MODEL, candidate=ref if reference else None).write(tmp_path)
     kv = "(effective fp8_e4m3 in bfloat16, reference)" if reference else "(effective fp8_e4m3, native)"
-    identity = re.compile(re.escape(MODEL) + r"(@r1)? KV fp8_e4m3 " + re.escape(kv))
+    control = r"bfloat16 \(effective bfloat16, native\)|placebo \(effective placebo in bfloat16, reference\)"
+    identity = re.compile(rf"{re.escape(MODEL)}(?:@r1)? KV (?:fp8_e4m3 {re.escape(kv)}|{control})")
     page = Page(files["report.html"])
     plain = {
         "report.md": files["report.md"].replace("&lt;", "<").replace("&gt;", ">").replace("\\_", "_"),
@@ -221,6 +222,18 @@ def test_numbers_of_the_document_are_in_the_table(case: MakeCase, tmp_path: Path
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[3:8] == ["gate, 2", "40 of 40", "81.00", "72.00", "+9.00"]
     assert cells[10:13] == ["40/0", "+0.00 (0/0)", "+0.00 (0/0)"]
+
+
+def test_degenerate_replies_are_counted_by_sign_and_class(case: MakeCase, tmp_path: Path) -> None:
+    made = case(0.0, reply=" ")
+    assert made.document["reasons"][0].startswith("fp8_e4m3: degenerate replies: 80 of 80 against the baseline's 0")
+    files = made.write(tmp_path)
+    table = files["report.md"].split("## Degenerate replies")[1].split("##")[0]
+    rows = {line.split(" | ")[0]: line for line in table.splitlines()}
+    assert "| acme/tiny@r1 KV fp8_e4m3 (effective fp8_e4m3, native) | 80 | 80/0 | +80 |" in rows["| fp8_e4m3"]
+    assert "faq 40/0 of 40, math_chain 40/0 of 40" in rows["| fp8_e4m3"]
+    assert " | 80 | 0/0 | +0 | 1 |" in rows["| placebo"]
+    assert "Degenerate replies" in Page(files["report.html"]).text
 
 
 def test_threshold_is_drawn_and_named_where_it_is_known(case: MakeCase, tmp_path: Path) -> None:
