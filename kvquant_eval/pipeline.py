@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.arms import differences
+from kvquant_eval.core.arms import ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError, digest
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.forecast import Forecast, forecast
-from kvquant_eval.core.judge import ArmRecord, Judgement, asked, judge
+from kvquant_eval.core.judge import Judgement, asked, judge
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.evidence import gather, oracles

@@ -15,11 +15,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kvquant_eval.core.arms import Arm, ingredients, plan_arms
+from kvquant_eval.core.arms import Arm, ArmRecord, ingredients, plan_arms
 from kvquant_eval.core.attest import canonical_dtype, effective_dtype, judge_arm
 from kvquant_eval.core.codec import digest, from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
-from kvquant_eval.core.judge import ArmRecord
 from kvquant_eval.core.lint.rendering import Inspected
 from kvquant_eval.core.plan import make_blocks, plan_sha256, reorder
 from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn, Prepared, ReplayMode

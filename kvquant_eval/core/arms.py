@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvquant_eval.core.codec import to_data
-from kvquant_eval.core.records import KVTreatment, Prepared, Realisation, Role
+from kvquant_eval.core.engine import EngineFacts
+from kvquant_eval.core.records import KVTreatment, Prepared, Realisation, Replay, Role
 from kvquant_eval.core.settings import PlaceboKind, Settings
 
 PLACEBO = KVTreatment(name="placebo", dtype="placebo", realisation=Realisation.REFERENCE)
@@ -30,6 +31,20 @@ class Arm:
     baseline: str
     order_seed: int | None = None
     accept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRecord:
+    """What an arm left behind. ``error`` is how its engine died, ``unfinished`` what is still to do (empty: nothing of
+    the kind); ``counts`` as ``io.runfolder.count``.
+    """
+
+    arm: Arm
+    facts: EngineFacts | None
+    replays: tuple[Replay, ...]
+    counts: Mapping[str, float]
+    error: str = ""
+    unfinished: str = ""
 
 
 def plan_arms(settings: Settings) -> tuple[Arm, ...]:

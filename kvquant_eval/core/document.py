@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.attest import bytes_per_token, canonical_dtype, effective_dtype, layers_quantized
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.degeneration import Degeneration
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
-from kvquant_eval.core.judge import ArmRecord, Judgement, is_self_test
+from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import GoldenSet, KVTreatment, Prepared, Role, ScoreDelta
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.soundness import is_self_test
 
 SCHEMA_VERSION = 1
 

@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvquant_eval.core.arms import Arm
-from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
-from kvquant_eval.core.compare import Key, compare, identical
+from kvquant_eval.core.arms import ArmRecord
+from kvquant_eval.core.compare import Key, compare
 from kvquant_eval.core.compounding import Compounding, compounding
 from kvquant_eval.core.degeneration import Degeneration, contrast, judge_rise, shown
-from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.gate import CandidateResult, decide, worst
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import (
@@ -23,7 +21,6 @@ from kvquant_eval.core.records import (
     Measure,
     Outcome,
     Prepared,
-    Replay,
     ReplayMode,
     Role,
     Rollout,
@@ -32,29 +29,11 @@ from kvquant_eval.core.records import (
 )
 from kvquant_eval.core.rollout import make_rollouts
 from kvquant_eval.core.score import Answers, Places, Question, questions, score_replays
-from kvquant_eval.core.scorers.likelihood import golden_likelihood
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.soundness import arm_findings, baseline_findings, unfinished_findings
 
-BROKEN_POINTS = 5.0
-"""A baseline whose mean golden likelihood is lower speaks nonsense (a perplexity of 20)."""
-BROKEN_SHARE = 0.5
-"""Share of empty or looping replies beyond which a baseline is broken."""
 ROUNDING = 1e-3
 """Nats by which a log probability may be over 0."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmRecord:
-    """What an arm left behind. ``error`` is how its engine died, ``unfinished`` what is still to do (empty: nothing of
-    the kind); ``counts`` as ``io.runfolder.count``.
-    """
-
-    arm: Arm
-    facts: EngineFacts | None
-    replays: tuple[Replay, ...]
-    counts: Mapping[str, float]
-    error: str = ""
-    unfinished: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +69,8 @@ def judge(
     scores = {name: score_replays(record.replays, places, settings.scorers, answers) for name, record in arms.items()}
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
-    shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in _baseline_findings(r)]
-    shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in _unfinished(r)]
+    shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in baseline_findings(r)]
+    shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in unfinished_findings(r)]
     degeneration = _degeneration(arms, places)
     controls = [degeneration[name] for name, record in arms.items() if record.arm.role is Role.CONTROL]
     results: dict[str, CandidateResult] = {}
@@ -102,9 +81,9 @@ def judge(
                 base = arms[record.arm.baseline]
                 unanswered = _unanswered(settings, prepared, rollouts, base, record)
                 deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name], unanswered)
-                findings = [*shared, *_arm_findings(record, base, settings)]
+                findings = [*shared, *arm_findings(record, base, settings)]
                 if role is Role.CANDIDATE:
-                    findings += _unfinished(record)
+                    findings += unfinished_findings(record)
                     findings += judge_rise(degeneration[name], controls, settings.policy.direction_p)
                 results[name] = decide(deltas[name], settings.policy, headroom[base.arm.name], skipped, findings)
         shared += _held_controls(results) if role is Role.CONTROL else []
@@ -134,13 +113,6 @@ def asked(
     """What must be asked before ``records`` can be judged."""
     places = _places(prepared, turns)
     return [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
-
-
-def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
-    """A candidate that stores K and V just as its baseline does."""
-    a, b = record.arm.treatment, baseline.arm.treatment
-    left, right = ((canonical_dtype(t.dtype), t.realisation, t.skip_layers) for t in (a, b))
-    return left == right
 
 
 def _places(prepared: Prepared, turns: Sequence[GoldenTurn]) -> Places:
@@ -226,66 +198,6 @@ def _headroom(scores: Mapping[str, Sequence[TurnScore]], baseline: str) -> dict[
             if score.points is not None:
                 points.setdefault((score.turn_id, score.scorer), []).append(score.points)
     return {key: sum(values) / len(values) for key, values in points.items()}
-
-
-def _baseline_findings(record: ArmRecord) -> list[Finding]:
-    """A baseline that is quantized, ran another dtype, did not finish, or cannot speak, is no baseline."""
-    name = record.arm.name
-    if record.facts is None or record.error:
-        return _dead(record)
-    findings = judge_arm(name, record.arm.treatment, record.facts)
-    findings += [*judge_baseline(name, record.facts), *_preempted(record)]
-    forced = [golden_likelihood(r.logprobs) for r in record.replays if r.measure is Measure.FORCED and r.logprobs]
-    if forced and sum(forced) / len(forced) < BROKEN_POINTS:
-        what = f"broken: a mean golden likelihood under {BROKEN_POINTS:g} points"
-        findings.append(Finding(where=name, what=what, invalid=True))
-    written = [r.outcome for r in record.replays if r.measure is Measure.GENERATED]
-    broken = sum(outcome in (Outcome.EMPTY, Outcome.DEGENERATE) for outcome in written)
-    if written and broken / len(written) > BROKEN_SHARE:
-        what = f"broken: {broken} of {len(written)} replies are empty or loops"
-        findings.append(Finding(where=name, what=what, invalid=True))
-    return findings
-
-
-def _arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> list[Finding]:
-    name = record.arm.name
-    if record.facts is None or record.error:
-        return _dead(record)
-    findings = judge_arm(name, record.arm.treatment, record.facts)
-    if baseline.facts is not None:
-        accepted = (*settings.policy.accept_differences, *record.arm.accept)
-        findings += judge_pair(name, baseline.facts, record.facts, accepted)
-    other = record.arm.role is Role.CANDIDATE and not is_self_test(record, baseline)
-    if other and record.replays and identical(baseline.replays, record.replays):
-        what = "not applied: every token and logprob equals the baseline's, bit for bit"
-        findings.append(Finding(where=name, what=what, invalid=True))
-    return [*findings, *_preempted(record)]
-
-
-def _dead(record: ArmRecord) -> list[Finding]:
-    """An engine that died. One that was not started because the gate was stopped before is only unfinished."""
-    if record.unfinished and not record.error:
-        return []
-    return [Finding(where=record.arm.name, what=record.error or "the engine did not start", invalid=True)]
-
-
-def _unfinished(record: ArmRecord) -> list[Finding]:
-    if not record.unfinished:
-        return []
-    return [Finding(where=record.arm.name, what=record.unfinished, invalid=False, unfinished=True)]
-
-
-def _preempted(record: ArmRecord) -> list[Finding]:
-    preemptions = int(record.counts.get("preemptions", 0))
-    if not preemptions:
-        return []
-    return [
-        Finding(
-            where=record.arm.name,
-            what=f"{preemptions} preemptions, which change answers; raise engine.args.kv_cache_memory_bytes",
-            invalid=True,
-        )
-    ]
 
 
 def _held_controls(results: Mapping[str, CandidateResult]) -> list[Finding]:

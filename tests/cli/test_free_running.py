@@ -11,7 +11,7 @@ import pytest
 
 from kvquant_eval.core.modes import in_mode
 from kvquant_eval.core.policy import ModeRoles, ScoreRole
-from kvquant_eval.core.records import Decision, Measure, OnDivergence, ReplayMode
+from kvquant_eval.core.records import Decision, Measure, OnDivergence, Outcome, ReplayMode
 from kvquant_eval.core.settings import ReplaySettings, Settings
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.pipeline import GateRun, gate, regate
@@ -101,6 +101,16 @@ def test_a_candidate_that_only_fails_behind_its_own_replies_is_held(tmp_path: Pa
     assert min(point["golden_prefix"] for point in found["curve"]) > 80
     assert (found["first_failing"], found["recovered"]) == ({"0": 12}, 0)
     assert free_scores(run, "baseline")["never_failing"] > 6
+
+
+def test_turns_behind_a_divergence_stay_paired_and_earn_nothing(tmp_path: Path) -> None:
+    run = gate(made(tmp_path, "wanders", args={"max_model_len": 400}))
+    scores = [s for s in run.judgement.scores["wanders"] if s.scorer == "math_steps.free_running"]
+    ended = [s for s in scores if s.outcome is Outcome.DIVERGED]
+    assert len(scores) == 12 * DEPTH
+    assert len(ended) == 24
+    assert {(s.points, s.explanation[:32]) for s in ended} == {(0.0, "the conversation ended: it needs ")}
+    assert run.document["candidates"][0]["classes"]["math_chain"]["n_missing"] == 0
 
 
 def test_the_policy_can_let_free_running_only_report(tmp_path: Path) -> None:

@@ -107,12 +107,15 @@ class FakeEngine:
             os._exit(1)
 
     def _converse(self, rollout: Rollout, block: int) -> list[Replay]:
-        """A conversation that is golden but for what ``_reply`` gets wrong; ``forgets`` says nothing right in it."""
+        """A conversation that is golden but for what ``_reply`` gets wrong; ``forgets`` says nothing right in it,
+        ``wanders`` talks until the context is full.
+        """
         golden = {step.turn_id: tuple(map(ord, str(step.recorded["content"]))) for step in rollout.steps}
         walk = Walk(rollout, _prompt_ids, int(self.spec.args.get("max_model_len", 4096)))
         while walk.due:
             reply = self._replay(walk.due, golden[walk.due.turn_id], block)
-            walk.take(replace(reply, text="I forgot.") if self.fault == "forgets" else reply)
+            text = {"forgets": "I forgot.", "wanders": "and so on " * 15}.get(self.fault, reply.text)
+            walk.take(replace(reply, text=text))
         return walk.replays
 
     def _plant_before(self, block: Block, beat: Callable[[], None]) -> None:

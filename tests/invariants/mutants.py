@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 PIPELINE, RESUME = "tests/unit/test_pipeline.py", "tests/unit/test_resume.py"
 JUDGE, GATE = "kvquant_eval/core/judge.py", "kvquant_eval/core/gate.py"
+SOUNDNESS = "kvquant_eval/core/soundness.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ MUTANTS = (
     Mutant(
         invariant=1,
         what="an engine that died is no finding",
-        file=JUDGE,
+        file=SOUNDNESS,
         old="    if record.unfinished and not record.error:\n",
         new="    if True:\n",
         test=f"{PIPELINE}::test_a_baseline_that_is_none_makes_the_gate_invalid",
@@ -48,7 +49,7 @@ MUTANTS = (
     Mutant(
         invariant=1,
         what="preemptions are not counted",
-        file=JUDGE,
+        file=SOUNDNESS,
         old='    preemptions = int(record.counts.get("preemptions", 0))\n',
         new="    preemptions = 0\n",
         test=f"{PIPELINE}::test_each_fault_has_its_decision_and_reason",
@@ -72,7 +73,7 @@ MUTANTS = (
     Mutant(
         invariant=3,
         what="differences from the baseline are not looked for",
-        file=JUDGE,
+        file=SOUNDNESS,
         old="        findings += judge_pair(",
         new="        judge_pair(",
         test=f"{PIPELINE}::test_each_fault_has_its_decision_and_reason",
@@ -89,9 +90,25 @@ MUTANTS = (
         invariant=5,
         what="an empty reply is unscored",
         file="kvquant_eval/core/score.py",
-        old='        points, explanation = 0.0, "empty reply"\n',
+        old='        points, explanation = 0.0, replay.divergence or "empty reply"\n',
         new='        explanation = "empty reply"\n',
         test=f"{PIPELINE}::test_outcomes_are_counted_apart_and_stay_paired",
+    ),
+    Mutant(
+        invariant=5,
+        what="a turn that a conversation did not come to is unscored",
+        file="kvquant_eval/core/records.py",
+        old="        return self not in (Outcome.SKIPPED, Outcome.INFRA_ERROR)\n",
+        new="        return self not in (Outcome.SKIPPED, Outcome.INFRA_ERROR, Outcome.DIVERGED)\n",
+        test="tests/cli/test_free_running.py::test_turns_behind_a_divergence_stay_paired_and_earn_nothing",
+    ),
+    Mutant(
+        invariant=4,
+        what="free running goes on from the recorded replies",
+        file="kvquant_eval/core/walk.py",
+        old="            self._messages += [message, *self._left[0].asked]\n",
+        new='            self._messages += [{**message, "content": "as recorded"}, *self._left[0].asked]\n',
+        test="tests/unit/core/test_walk.py::test_the_history_is_what_the_arm_said",
     ),
     Mutant(
         invariant=5,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core import document as documents
-from kvquant_eval.core.arms import plan_arms
+from kvquant_eval.core.arms import ArmRecord, plan_arms
 from kvquant_eval.core.document import document, policy_sha256
 from kvquant_eval.core.engine import EngineSpec
-from kvquant_eval.core.judge import ArmRecord, judge
+from kvquant_eval.core.judge import judge
 from kvquant_eval.core.plan import make_blocks
 from kvquant_eval.core.policy import Rule
 from kvquant_eval.core.records import GoldenSet, Prepared

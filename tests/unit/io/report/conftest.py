@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kvquant_eval.core.arms import plan_arms
+from kvquant_eval.core.arms import ArmRecord, plan_arms
 from kvquant_eval.core.document import document
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
-from kvquant_eval.core.judge import ArmRecord, Judgement, judge
+from kvquant_eval.core.judge import Judgement, judge
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import (
     GoldenSet,

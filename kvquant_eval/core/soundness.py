@@ -1,0 +1,84 @@
+"""What is wrong with an arm, before any score is looked at: engines that died, ran another dtype, or cannot speak."""
+
+from __future__ import annotations
+
+from kvquant_eval.core.arms import ArmRecord
+from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
+from kvquant_eval.core.compare import identical
+from kvquant_eval.core.records import Finding, Measure, Outcome, Role
+from kvquant_eval.core.scorers.likelihood import golden_likelihood
+from kvquant_eval.core.settings import Settings
+
+BROKEN_POINTS = 5.0
+"""A baseline whose mean golden likelihood is lower speaks nonsense (a perplexity of 20)."""
+BROKEN_SHARE = 0.5
+"""Share of empty or looping replies beyond which a baseline is broken."""
+
+
+def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
+    """A candidate that stores K and V just as its baseline does."""
+    a, b = record.arm.treatment, baseline.arm.treatment
+    left, right = ((canonical_dtype(t.dtype), t.realisation, t.skip_layers) for t in (a, b))
+    return left == right
+
+
+def baseline_findings(record: ArmRecord) -> list[Finding]:
+    """A baseline that is quantized, ran another dtype, did not finish, or cannot speak, is no baseline."""
+    name = record.arm.name
+    if record.facts is None or record.error:
+        return _dead(record)
+    findings = judge_arm(name, record.arm.treatment, record.facts)
+    findings += [*judge_baseline(name, record.facts), *_preempted(record)]
+    forced = [golden_likelihood(r.logprobs) for r in record.replays if r.measure is Measure.FORCED and r.logprobs]
+    if forced and sum(forced) / len(forced) < BROKEN_POINTS:
+        what = f"broken: a mean golden likelihood under {BROKEN_POINTS:g} points"
+        findings.append(Finding(where=name, what=what, invalid=True))
+    written = [r.outcome for r in record.replays if r.measure is Measure.GENERATED]
+    broken = sum(outcome in (Outcome.EMPTY, Outcome.DEGENERATE) for outcome in written)
+    if written and broken / len(written) > BROKEN_SHARE:
+        what = f"broken: {broken} of {len(written)} replies are empty or loops"
+        findings.append(Finding(where=name, what=what, invalid=True))
+    return findings
+
+
+def arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> list[Finding]:
+    """What speaks against comparing an arm with its baseline: the dtype that ran, other settings, equal replies."""
+    name = record.arm.name
+    if record.facts is None or record.error:
+        return _dead(record)
+    findings = judge_arm(name, record.arm.treatment, record.facts)
+    if baseline.facts is not None:
+        accepted = (*settings.policy.accept_differences, *record.arm.accept)
+        findings += judge_pair(name, baseline.facts, record.facts, accepted)
+    other = record.arm.role is Role.CANDIDATE and not is_self_test(record, baseline)
+    if other and record.replays and identical(baseline.replays, record.replays):
+        what = "not applied: every token and logprob equals the baseline's, bit for bit"
+        findings.append(Finding(where=name, what=what, invalid=True))
+    return [*findings, *_preempted(record)]
+
+
+def _dead(record: ArmRecord) -> list[Finding]:
+    """An engine that died. One that was not started because the gate was stopped before is only unfinished."""
+    if record.unfinished and not record.error:
+        return []
+    return [Finding(where=record.arm.name, what=record.error or "the engine did not start", invalid=True)]
+
+
+def unfinished_findings(record: ArmRecord) -> list[Finding]:
+    """What is still to be replayed of an arm."""
+    if not record.unfinished:
+        return []
+    return [Finding(where=record.arm.name, what=record.unfinished, invalid=False, unfinished=True)]
+
+
+def _preempted(record: ArmRecord) -> list[Finding]:
+    preemptions = int(record.counts.get("preemptions", 0))
+    if not preemptions:
+        return []
+    return [
+        Finding(
+            where=record.arm.name,
+            what=f"{preemptions} preemptions, which change answers; raise engine.args.kv_cache_memory_bytes",
+            invalid=True,
+        )
+    ]
