@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvquant_eval.core.outcome import LOOP_REPEATS, LOOP_TOKENS
+from kvquant_eval.core.outcome import LOOP_REPEATS, LOOP_TOKENS, borders
 from kvquant_eval.core.records import Finding, GoldenTurn, Measure, Outcome, RenderedTurn, Replay, ReplayKey
 from kvquant_eval.core.score import Places
 from kvquant_eval.core.stats import sign_flip
@@ -157,7 +157,7 @@ def _repeats(ids: Sequence[int]) -> Sign | None:
     the end. A loop that the reply left again is looked for in windows: never found for less, surely at four times that.
     """
     if ids and ids.count(ids[-1]) >= LOOP_REPEATS:
-        for length, border in enumerate(_borders(ids[::-1]), 1):
+        for length, border in enumerate(borders(ids[::-1]), 1):
             period = length - border
             if length >= max(LOOP_REPEATS * period, SAME_TOKENS if period == 1 else LOOP_TOKENS):
                 return Sign.SAME_TOKEN if period == 1 else Sign.LOOP
@@ -166,18 +166,7 @@ def _repeats(ids: Sequence[int]) -> Sign | None:
         for end in range(len(ids), size - 1, -size):
             window = ids[end - size : end]
             longest = size // LOOP_REPEATS
-            if len(set(window)) <= longest and (period := size - _borders(window)[-1]) <= longest:
+            if len(set(window)) <= longest and (period := size - borders(window)[-1]) <= longest:
                 return Sign.SAME_TOKEN if period == 1 else Sign.LOOP
         size *= 2
     return None
-
-
-def _borders(ids: Sequence[int]) -> list[int]:
-    """The longest border of every prefix (Knuth, Morris, Pratt 1977): its length less the border is its period."""
-    borders, border = [0] * len(ids), 0
-    for index in range(1, len(ids)):
-        while border and ids[index] != ids[border]:
-            border = borders[border - 1]
-        border += ids[index] == ids[border]
-        borders[index] = border
-    return borders

@@ -21,9 +21,19 @@ def classify(token_ids: Sequence[int], text: str, finish_reason: str) -> Outcome
 
 def loops(token_ids: Sequence[int]) -> bool:
     """Whether the tail repeats one phrase at least ``LOOP_REPEATS`` times over at least ``LOOP_TOKENS`` tokens."""
-    ids = list(token_ids)
-    for period in range(1, len(ids) // LOOP_REPEATS + 1):
-        length = max(LOOP_TOKENS, period * LOOP_REPEATS)
-        if length <= len(ids) and all(a == b for a, b in zip(ids[-length:], ids[-length + period :], strict=False)):
-            return True
-    return False
+    backwards = list(token_ids)[::-1]
+    return any(
+        length >= max(LOOP_TOKENS, LOOP_REPEATS * (length - border))
+        for length, border in enumerate(borders(backwards), 1)
+    )
+
+
+def borders(ids: Sequence[int]) -> list[int]:
+    """The longest border of every prefix (Knuth, Morris, Pratt 1977): its length less the border is its period."""
+    borders, border = [0] * len(ids), 0
+    for index in range(1, len(ids)):
+        while border and ids[index] != ids[border]:
+            border = borders[border - 1]
+        border += ids[index] == ids[border]
+        borders[index] = border
+    return borders
