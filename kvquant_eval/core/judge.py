@@ -82,6 +82,7 @@ def judge(
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in _baseline_findings(r)]
     shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in _unfinished(r)]
+    shared += [Finding(where=name, what=f"left out: {why}", invalid=False) for name, why in settings.left_out.items()]
     results: dict[str, CandidateResult] = {}
     deltas: dict[str, tuple[ScoreDelta, ...]] = {}
     for role in (Role.CONTROL, Role.CANDIDATE):

@@ -150,4 +150,9 @@ def _answered(ask: Ask, answers: Answers) -> Score | str:
     if answer is None:
         return f"{ask.question.kind}: not asked in this run"
     error = answer.get("error") if isinstance(answer, dict) else None
-    return f"{ask.question.kind}: {error}" if error else ask.score(answer)
+    if error:
+        return f"{ask.question.kind}: {error}"
+    try:
+        return ask.score(answer)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return f"{ask.question.kind}: an answer of another shape"  # answers.jsonl is a file like any other

@@ -111,9 +111,9 @@ class CodeSettings:
 class Settings:
     """One gate. ``config`` is the resolved configuration as plain data, for the run folder.
 
-    ``left_out``: why scores of the configuration are not in ``policy`` and ``scorers`` here, a line each;
-    ``reuse``: finished blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself (None:
-    never), to be gone on with later.
+    ``left_out``: scores of the configuration that are not in ``policy`` and ``scorers``, as ``<class>.<score>``, and
+    why; ``reuse``: finished blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself
+    (None: never), to be gone on with later.
     """
 
     model: ModelSpec
@@ -131,7 +131,7 @@ class Settings:
     cache_dir: str
     config: Mapping[str, Any]
     code: CodeSettings = field(default_factory=CodeSettings)
-    left_out: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     reuse: bool = True
     max_minutes: float | None = None
 
