@@ -1,4 +1,4 @@
-"""Builds the golden set ``agents-v1`` from its sources: ``python -m golden.build`` in the root of the project.
+"""Builds the golden set ``agents-v2`` from its sources: ``python -m golden.build`` in the root of the project.
 
 The same sources give the same bytes. A changed set is a new version: raise ``VERSION`` when the turns change.
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 from golden.sources import coding, faq, long_context, math_chain, tool_calling
 from kvquant_eval.io.golden import MANIFEST, pin
 
-NAME = "agents-v1"
-VERSION = "1.0.0"
+NAME = "agents-v2"
+VERSION = "2.0.0"
 FOLDER = Path(__file__).parent
 SOURCES = (faq, coding, tool_calling, long_context, math_chain)
 ABOUT = {
@@ -22,7 +22,7 @@ ABOUT = {
 
 
 def build(folder: Path) -> None:
-    """Write ``<class>/agents-v1.jsonl`` for every class, and the manifest."""
+    """Write ``<class>/agents-v2.jsonl`` for every class, and the manifest."""
     for source in SOURCES:
         turns = source.turns()
         path = folder / turns[0]["workload"] / f"{NAME}.jsonl"

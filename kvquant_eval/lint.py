@@ -11,12 +11,14 @@ from kvquant_eval.core.gate import CandidateResult
 from kvquant_eval.core.lint.duplicates import check_duplicates
 from kvquant_eval.core.lint.fault import Fault, Placed, Severity, warning
 from kvquant_eval.core.lint.prefix import Reuse, describe, find_poison, first_difference, reordered, reuse
-from kvquant_eval.core.lint.rendering import check_references, check_rendering
+from kvquant_eval.core.lint.rendering import check_references, check_rendering, reference_questions
 from kvquant_eval.core.lint.secrets import check_secrets
 from kvquant_eval.core.lint.shape import ClassShape, check_shape, shapes
 from kvquant_eval.core.lint.tools import check_tools
 from kvquant_eval.core.records import Decision, RenderedTurn
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.evidence import EXECUTION_REMEDY, executing, gather, leave_out, no_execution, oracles
+from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.golden.linting import read_all
 from kvquant_eval.replay import inspect
 
@@ -46,11 +48,15 @@ def lint(settings: Settings, folder: Path, log: Path) -> LintReport:
     Raises DataError for a folder without turns and a model that cannot be used, EngineDied when its process ends.
     """
     turns, faults = read_all(folder)
+    settings, unasked = _askable(settings, folder)
+    faults += unasked
     inspected = inspect(settings, [at.turn for at in turns], log)
     rendered = {turn.rendered.turn_id: turn.rendered for turn in inspected.turns if turn.rendered}
     faults += check_rendering(turns, inspected)
     faults += check_tools(turns)
-    faults += check_references(turns, inspected, settings.scorers)
+    asked = reference_questions(turns, inspected, settings.scorers)
+    answers = gather(asked, oracles(settings), AnswerFile(log.with_name("answers.jsonl")))
+    faults += check_references(turns, inspected, settings.scorers, answers)
     faults += check_duplicates(turns)
     faults += check_secrets(turns)
     as_ordered = _reuse(settings, rendered.values())
@@ -71,6 +77,17 @@ def lint(settings: Settings, folder: Path, log: Path) -> LintReport:
         best_ordered=_reuse(settings, other),
         best=best,
     )
+
+
+def _askable(settings: Settings, folder: Path) -> tuple[Settings, list[Fault]]:
+    """Without the scores that execute code, where it may not be executed here; that is said, and no error."""
+    weakness = no_execution(settings)
+    if not weakness:
+        return settings, []
+    names = [f"{workload}.{score}" for workload, score in executing(settings)]
+    text = f"strong isolation to try {', '.join(names)}, got none ({weakness}); {EXECUTION_REMEDY}"
+    fault = Fault(severity=Severity.WARNING, check="execution", place=str(folder), text=text)
+    return leave_out(settings, dict.fromkeys(names, weakness)), [fault]
 
 
 def _poison(

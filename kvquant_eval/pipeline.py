@@ -15,13 +15,13 @@ from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
-from kvquant_eval.core.codec import DataError, digest
+from kvquant_eval.core.codec import DataError, digest, from_data
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.forecast import Forecast, forecast
 from kvquant_eval.core.judge import Judgement, asked, judge
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.evidence import gather, oracles
+from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_out, oracles
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import report, tables, tracking
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
@@ -61,7 +61,9 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
     error that leaves a run to go on with says how in a note.
     """
     began = time.monotonic()
+    settings = executable(settings)
     ready = make_ready(settings)
+    _name_left_out(settings)
     with ExitStack() as lock:
         run = _claim(settings, ready, resumed, lock)
         try:
@@ -85,7 +87,9 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
 
 def rehearse(settings: Settings) -> Forecast:
     """Everything but the engines: what the gate would run, what that takes, and whether it could promote at all."""
+    settings = executable(settings)
     ready = make_ready(settings)
+    _name_left_out(settings)
     ready.log.unlink(missing_ok=True)
     plan, runs_dir = ready.plan, Path(settings.runs_dir)
     done = {arm.name: fullest(runs_dir, plan.fingerprint(arm.name))[1] if settings.reuse else 0 for arm in plan.arms}
@@ -100,6 +104,8 @@ def regate(run: RunFolder, settings: Settings) -> GateRun:
     with run.locked():
         golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
         pinned = run.config()["pinned"]
+        left_out = from_data(dict[str, str], pinned.get("left_out", {}), f"{run.path / 'config.yaml'}: pinned.left_out")
+        settings = leave_out(settings, left_out)
         if golden.sha256 != pinned.get("golden_sha256"):
             found = f"{pinned.get('golden_sha256')!s:.12}, got {golden.sha256[:12]} in {settings.golden_path}"
             raise DataError(f"{run.path}: was run on golden set {found}; restore that version")
@@ -171,7 +177,7 @@ def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: Ex
     return run
 
 
-def _broken_off(settings: Settings, pinned: Mapping[str, str], plan: ReplayPlan) -> RunFolder | None:
+def _broken_off(settings: Settings, pinned: Mapping[str, Any], plan: ReplayPlan) -> RunFolder | None:
     """The last run, where it asked the same and did not come to its end. One that other code or other turns were run in
     is named and left alone.
     """
@@ -193,8 +199,10 @@ def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in ("pinned", "attested", "resume", "dry_run")} | {"gate": gate}
 
 
-def _pinned(settings: Settings, ready: Ready) -> dict[str, str]:
+def _pinned(settings: Settings, ready: Ready) -> dict[str, Any]:
+    left_out = {"left_out": dict(settings.left_out)} if settings.left_out else {}
     return {
+        **left_out,
         "golden_sha256": ready.golden.sha256,
         "policy_sha256": policy_sha256(settings.policy),
         "plan_sha256": ready.plan.sha256,
@@ -202,7 +210,7 @@ def _pinned(settings: Settings, ready: Ready) -> dict[str, str]:
     }
 
 
-def _changed(run: RunFolder, pinned: Mapping[str, str], plan: ReplayPlan) -> str:
+def _changed(run: RunFolder, pinned: Mapping[str, Any], plan: ReplayPlan) -> str:
     """What is not as it was when the run was begun (empty: nothing)."""
     then = run.config()["pinned"]
     if then == pinned:
@@ -217,6 +225,11 @@ def _changed(run: RunFolder, pinned: Mapping[str, str], plan: ReplayPlan) -> str
 def _name_strangers(run: RunFolder, plan: ReplayPlan) -> None:
     for name in run.strangers(arm.name for arm in plan.arms):
         _log.warning("%s: not a file of this run; it is not read", run.path / name)
+
+
+def _name_left_out(settings: Settings) -> None:
+    for name, why in settings.left_out.items():
+        _log.warning("%s: left out: %s; %s", name, why, EXECUTION_REMEDY)
 
 
 def _how_to_go_on(run: RunFolder) -> str:

@@ -1,6 +1,7 @@
 """Golden turns of the class ``coding``: a coding agent that edits short functions in the words of its project.
 
-``coding.yaml`` holds the hand-written part: the projects, the conversations, and per turn what the code must define.
+``coding.yaml`` holds the hand-written part: the projects, the conversations, and per turn what the code must define
+and which tests it must pass.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def turns() -> list[dict[str, Any]]:
     built: list[dict[str, Any]] = []
     for conversation in source["conversations"]:
         project = source["projects"][conversation["project"]]
-        built += _conversation(conversation, _system_prompt(project, source["rules"]))
+        setup = source["setup"] + project["setup"]
+        built += _conversation(conversation, _system_prompt(project, source["rules"]), setup)
     return built
 
 
@@ -43,14 +45,20 @@ def _request(exchange: dict[str, Any]) -> str:
     return f"{exchange['user']}\n\n{_fenced(exchange['paste'])}" if "paste" in exchange else exchange["user"]
 
 
-def _conversation(conversation: dict[str, Any], system: str) -> list[dict[str, Any]]:
-    """The turns of one conversation; each sees the golden code before it."""
+def _conversation(conversation: dict[str, Any], system: str, setup: str) -> list[dict[str, Any]]:
+    """The turns of one conversation; each sees the golden code before it.
+
+    Its tests find the other functions of that code, but not an older version of its own: that one would pass some.
+    """
     history: list[dict[str, str]] = [{"role": "system", "content": system}]
     built: list[dict[str, Any]] = []
+    earlier: dict[str, str] = {}
     for index, exchange in enumerate(conversation["turns"]):
         history.append({"role": "user", "content": _request(exchange)})
         reply, decisive = marked(_fenced(exchange["code"]))
         reference = {"role": "assistant", "content": reply}
+        others = [code for name, code in earlier.items() if name != exchange["function"]]
+        expected = {key: exchange[key] for key in ("function", "parameters", "uses")}
         built.append(
             turn(
                 workload=WORKLOAD,
@@ -59,10 +67,15 @@ def _conversation(conversation: dict[str, Any], system: str) -> list[dict[str, A
                 messages=history,
                 reference=reference,
                 decisive=decisive,
-                expected={key: exchange[key] for key in ("function", "parameters", "uses")},
+                expected={
+                    **expected,
+                    "setup": "".join([setup, *others]),
+                    "tests": [test.strip() for test in exchange["tests"]],
+                },
                 max_tokens=MAX_TOKENS,
                 tags=[conversation["project"], exchange["kind"]],
             )
         )
         history.append(reference)
+        earlier[exchange["function"]] = marked(exchange["code"])[0]
     return built

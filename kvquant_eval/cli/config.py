@@ -37,7 +37,14 @@ from kvquant_eval.core.modes import in_mode
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import ModelSpec, ReplayMode, Sampling
 from kvquant_eval.core.score import Scorer
-from kvquant_eval.core.settings import EngineSettings, PlaceboKind, ReplaySettings, Settings, TrackingSettings
+from kvquant_eval.core.settings import (
+    CodeSettings,
+    EngineSettings,
+    PlaceboKind,
+    ReplaySettings,
+    Settings,
+    TrackingSettings,
+)
 
 PACKAGE = Path(__file__).parents[1]
 AUTO, NEVER = "auto", "never"
@@ -48,9 +55,9 @@ LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
     "model", "engine", "golden", "sampling", "replay", "block_requests", "baseline", "kv", "gate", "workloads",
-    "tracking", "resume", "dry_run", "runs_dir", "cache_dir",
+    "tracking", "scorer", "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
-OPTIONAL = ("kv", "workloads", "replay", "resume", "dry_run")
+OPTIONAL = ("kv", "workloads", "replay", "scorer", "resume", "dry_run")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -160,6 +167,7 @@ def build(data: Mapping[str, Any]) -> Settings:
         scorers=scorers,
         replay=replay,
         tracking=record(TrackingSettings, top["tracking"], "tracking"),
+        code=record(CodeSettings, known_keys(top.get("scorer", {}), ["code"], "scorer").get("code", {}), "scorer.code"),
         runs_dir=value(str, top["runs_dir"], "runs_dir"),
         cache_dir=value(str, top["cache_dir"], "cache_dir"),
         config=dict(data),

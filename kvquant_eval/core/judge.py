@@ -71,6 +71,7 @@ def judge(
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in baseline_findings(r)]
     shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in unfinished_findings(r)]
+    shared += [Finding(where=name, what=f"left out: {why}", invalid=False) for name, why in settings.left_out.items()]
     degeneration = _degeneration(arms, places)
     controls = [degeneration[name] for name, record in arms.items() if record.arm.role is Role.CONTROL]
     results: dict[str, CandidateResult] = {}

@@ -19,6 +19,11 @@ class OwnHistory:
     scorer: Scorer
     measure: Measure = Measure.FREE_RUNNING
 
+    @property
+    def asks(self) -> str:
+        """Who is asked before the score is known (empty: nobody)."""
+        return str(getattr(self.scorer, "asks", ""))
+
     def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | Ask | None:
         return self.scorer(replay, turn, rendered)
 

@@ -151,4 +151,9 @@ def _settled(found: Score | Ask, answers: Answers) -> Score | str:
     if answer is None:
         return f"{found.question.kind}: not asked in this run"
     error = answer.get("error") if isinstance(answer, dict) else None
-    return f"{found.question.kind}: {error}" if error else found.score(answer)
+    if error:
+        return f"{found.question.kind}: {error}"
+    try:
+        return found.score(answer)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return f"{found.question.kind}: an answer of another shape"  # answers.jsonl is a file like any other

@@ -101,11 +101,27 @@ class ReplaySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodeSettings:
+    """How the code of replies is executed: ``seconds`` of CPU time (five times that by the clock) and ``memory_mb``
+    (MiB) for a reply and its tests; ``allow_execution``: also where isolation is weak.
+    """
+
+    allow_execution: bool = False
+    seconds: float = 10.0
+    memory_mb: int = 512
+
+    def __post_init__(self) -> None:
+        check_number("scorer.code.seconds", self.seconds, at_least=1, up_to=3600, usual=10)
+        check_number("scorer.code.memory_mb", self.memory_mb, at_least=64, up_to=2**20, usual=512)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """One gate. ``config`` is the resolved configuration as plain data, for the run folder.
 
-    ``reuse``: finished blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself (None:
-    never), to be gone on with later.
+    ``left_out``: scores of the configuration that are not in ``policy`` and ``scorers``, as ``<class>.<score>``, and
+    why; ``reuse``: finished blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself
+    (None: never), to be gone on with later.
     """
 
     model: ModelSpec
@@ -122,6 +138,8 @@ class Settings:
     runs_dir: str
     cache_dir: str
     config: Mapping[str, Any]
+    code: CodeSettings = field(default_factory=CodeSettings)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     reuse: bool = True
     max_minutes: float | None = None
     replay: ReplaySettings = ReplaySettings()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvquant_eval.core import pattern, schema
+from kvquant_eval.core import pattern, python_code, schema
 from kvquant_eval.core.codec import DataError, from_data, quoted
 from kvquant_eval.core.records import GoldenTurn, Json, Whole
 from kvquant_eval.core.strict_json import BadJson, parse
@@ -177,6 +177,8 @@ class _Expected:
     function: str = ""
     parameters: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
+    setup: str = ""
+    tests: tuple[str, ...] = ()
     calls: tuple[_Call, ...] = ()
     needle: tuple[str, ...] = ()
     steps: tuple[_Step, ...] = ()
@@ -199,3 +201,8 @@ def _expected(expected: Mapping[str, Json]) -> Iterator[str]:
         yield f"expected.regex: {rule}, got {why}; simplify it"
     if (wanted := expected.get("json_schema")) and (why := schema.problem(wanted)):
         yield f"expected.json_schema: a plain schema of draft 2020-12, got {why}; simplify it"
+    parts = [(f"tests.{n}", test) for n, test in enumerate(expected.get("tests", ()))]
+    parts += [("setup", expected["setup"])] if expected.get("setup") else []
+    for place, code in parts:
+        if why := python_code.problem(code):
+            yield f"expected.{place}: statements of Python, got {quoted(why)}; correct them"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -12,8 +12,10 @@ class Case:
     """``make`` writes what is wrong under an empty folder and returns the arguments behind ``kvquant-eval``.
 
     ``line`` is the whole message, with ``{folder}`` for that folder; it stands in docs/bad-input.md as it is.
+    ``environment`` is what it happens in.
     """
 
     what: str
     make: Callable[[Path], Sequence[str]]
     line: str
+    environment: Mapping[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.bad_input.case import Case
@@ -17,7 +17,7 @@ BASE = (
 FOREIGN = "{folder}/conf/kv/mixed.yaml"
 
 
-def _case(what: str, *overrides: str, line: str) -> Case:
+def _case(what: str, *overrides: str, line: str, environment: Mapping[str, str] | None = None) -> Case:
     """A gate with ``overrides``; what stands in ``BASE`` under the same key gives way."""
     said = {override.partition("=")[0] for override in overrides}
 
@@ -25,7 +25,7 @@ def _case(what: str, *overrides: str, line: str) -> Case:
         base = [item.format(folder=folder) for item in BASE if item.partition("=")[0] not in said]
         return ["gate", *base, *overrides]
 
-    return Case(what=what, make=make, line=line)
+    return Case(what=what, make=make, line=line, environment=environment or {})
 
 
 def _yaml(what: str, text: str | bytes, line: str) -> Case:
@@ -102,6 +102,11 @@ NAMED = (
         "a misspelt scorer",
         "scorer@workloads.faq.scores.match.scorer=mtch",
         line="scorer: one of the files in conf/scorer, got 'mtch'; did you mean 'match'?",
+    ),
+    _case(
+        "a misspelt setting of a scorer",
+        "scorer.code.second=5",
+        line="scorer.code.second: a known key, got 'second'; did you mean 'seconds'?",
     ),
     _case(
         "a misspelt dtype",
@@ -237,6 +242,11 @@ TYPED = (
 )
 RANGES = (
     _case(
+        "no time for code",
+        "scorer.code.seconds=0",
+        line="scorer.code.seconds: at least 1 and up to 3600, got 0.0; such as scorer.code.seconds=10",
+    ),
+    _case(
         "a temperature that vLLM would change",
         "sampling.temperature=0.001",
         line=(
@@ -330,6 +340,15 @@ CONTRADICTIONS = (
         "epochs without sampling",
         "sampling.epochs=4",
         line="sampling.epochs: 1 when greedy (every epoch would be the same), got 4; set sampling.temperature too",
+    ),
+    _case(
+        "a gating score that executes code, without bubblewrap",
+        "workloads.coding.scores.code.role=gate",
+        line=(
+            "workloads.coding.scores.code: strong isolation for code that is executed, got none (bubblewrap is not "
+            "installed); install bubblewrap, or set scorer.code.allow_execution=true, which README.md explains"
+        ),
+        environment={"PATH": "/nowhere"},
     ),
     _case(
         "no place for an engine",

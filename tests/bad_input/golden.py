@@ -291,6 +291,16 @@ TURNS = (
         expected={"regex": "^(?=.*yes)"},
     ),
     _in_turn(
+        "a hidden test that is no Python",
+        "expected.tests.1: statements of Python, got \"'(' was never closed in line 1\"; correct them",
+        expected={"tests": ["assert total([2]) == 2", "assert total("]},
+    ),
+    _in_turn(
+        "a hidden test that tests nothing",
+        "expected.tests.0: statements of Python, got 'nothing that does anything'; correct them",
+        expected={"tests": ["# total of nothing"]},
+    ),
+    _in_turn(
         "a schema that refers to another file",
         "expected.json_schema: a plain schema of draft 2020-12, got a reference to 'order.json'; simplify it",
         expected={"json_schema": {"$ref": "order.json"}},

@@ -23,7 +23,11 @@ def _tokenizer() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_gets_its_line_and_status_2(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_gets_its_line_and_status_2(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in case.environment.items():
+        monkeypatch.setenv(name, value)
     status = main(list(case.make(tmp_path)))
     out, err = capsys.readouterr()
     line = case.line.replace("{folder}", str(tmp_path))

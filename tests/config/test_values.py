@@ -31,8 +31,12 @@ RANGES = [
     ("engine.retries", [0, 100], [-1, 101]),
     ("engine.top_logprobs", [1, 20], [0, -1, 21]),
     ("block_requests", [2, 10**6], [1, 0, -1]),
+    ("scorer.code.seconds", [1, 3600], [0.9, 0, -1, 3601, NAN, INF]),
+    ("scorer.code.memory_mb", [64, 2**20], [63, 0, -1, 2**20 + 1]),
 ]  # fmt: skip
 TYPES = [
+    ("scorer.code.allow_execution", ["yes", 1, None, []], "true or false"),
+    ("scorer.code.memory_mb", ["3", 3.5, True, None], "a whole number"),
     ("gate.min_turns", ["3", 3.5, True, None, [3], {"a": 3}], "a whole number"),
     ("gate.headroom_points", ["3", True, None, []], "a number"),
     ("gate.name", [3, True, None, []], "text"),

@@ -40,7 +40,7 @@ SAID = ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "```pytho
 
 def shipped(workload: str) -> list[dict[str, Any]]:
     """A few turns of the project's own set: with tool calls and results where the class has them."""
-    lines = (SOURCE / workload / "agents-v1.jsonl").read_text(encoding="utf-8").splitlines()[:3]
+    lines = (SOURCE / workload / "agents-v2.jsonl").read_text(encoding="utf-8").splitlines()[:3]
     return [json.loads(line) for line in lines]
 
 

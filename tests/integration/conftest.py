@@ -42,7 +42,7 @@ def small_golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first conversations of each class, pinned as a set of their own."""
     source, target = data_folder("golden"), tmp_path_factory.mktemp("golden")
     for workload in ("faq", "coding", "tool_calling", "long_context", "math_chain"):
-        lines = (source / workload / "agents-v1.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (source / workload / "agents-v2.jsonl").read_text(encoding="utf-8").splitlines()
         kept = list(dict.fromkeys(json.loads(line)["conversation_id"] for line in lines))[:CONVERSATIONS]
         (target / workload).mkdir()
         chosen = [line for line in lines if json.loads(line)["conversation_id"] in kept]

@@ -32,7 +32,7 @@ Planted = tuple[Path, dict[tuple[str, int], tuple[str, str]], int, list[str]]
 
 
 def lint(*arguments: str) -> tuple[int, list[str]]:
-    command = [sys.executable, "-m", "kvquant_eval.cli.golden", "lint", *arguments]
+    command = [sys.executable, "-m", "kvquant_eval.cli.golden", "lint", *arguments, "scorer.code.allow_execution=true"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
@@ -73,6 +73,7 @@ PLANTED: tuple[tuple[str, int, str, str | Change, str], ...] = (
     ("faq", 22, "template", lambda t: t.update(decisive=[{"text": "absent"}]), "decisive span 'absent' (nth=0) must "),
     ("faq", 24, "context", lambda t: ask(t, " so" * 9000), "a turn that fits the context, got one that needs "),
     ("coding", 2, "reference", lambda t: t["expected"].update(function="other"), "100 points of python_signature for "),
+    ("coding", 6, "reference", lambda t: t["expected"].update(tests=["assert False"]), "100 points of code for the "),
     ("coding", 4, "turn", lambda t: t.update(max_tokens=0), "max_tokens: a number from 1 to 1000000000, got '0'"),
     ("math_chain", 2, "reference", lambda t: t["expected"].update(final=-1), "100 points of math_steps for the "),
     ("math_chain", 4, "turn", lambda t: t["expected"].update(steps=7), "expected: steps: "),
@@ -87,7 +88,7 @@ def plant(folder: Path) -> dict[tuple[str, int], tuple[str, str]]:
     """Copy the shipped turns of four classes, with a fault on single lines: what is to be said of each."""
     expected = {}
     for workload in CLASSES:
-        source = data_folder("golden") / workload / "agents-v1.jsonl"
+        source = data_folder("golden") / workload / "agents-v2.jsonl"
         lines = source.read_text(encoding="utf-8").splitlines()
         for where, number, check, fault, text in PLANTED:
             if where != workload:
@@ -145,7 +146,7 @@ def test_nothing_else_is_called_wrong(planted: Planted) -> None:
 
 def test_a_clock_in_the_system_prompt_is_found(tmp_path: Path) -> None:
     """A time in front of the facts of 14 conversations, another in every turn."""
-    lines = (data_folder("golden") / "faq" / "agents-v1.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (data_folder("golden") / "faq" / "agents-v2.jsonl").read_text(encoding="utf-8").splitlines()
     turns = [json.loads(line) for line in lines]
     for number, turn in enumerate(turns):
         system = turn["messages"][0]
@@ -164,7 +165,7 @@ def test_the_predicted_loss_is_what_vllm_measures(tmp_path: Path) -> None:
     settings = build(compose(["tracking=none"]))
     turns = []
     for workload, count in (("faq", 44), ("coding", 6)):
-        lines = (data_folder("golden") / workload / "agents-v1.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (data_folder("golden") / workload / "agents-v2.jsonl").read_text(encoding="utf-8").splitlines()
         turns += [from_data(GoldenTurn, json.loads(line), workload) for line in lines[:count]]
     poisoned = [with_time(turn, f"09:{number:02d}:{number * 7 % 60:02d}") for number, turn in enumerate(turns)]
     found = list(find_poison([Placed(turn.turn_id, turn) for turn in poisoned]))

@@ -208,6 +208,22 @@ MUTANTS = (
     ),
     Mutant(
         invariant=10,
+        what="code is executed in weak isolation",
+        file="kvquant_eval/evidence.py",
+        old='return "" if settings.code.allow_execution or not executing(settings) else find_isolation().weakness',
+        new='return ""',
+        test="tests/unit/test_evidence.py",
+    ),
+    Mutant(
+        invariant=10,
+        what="the sandbox lets code start processes",
+        file="kvquant_eval/io/sandboxed.py",
+        old="    for number in numbers:\n",
+        new="    for number in ():\n",
+        test="tests/hostile/test_sandbox.py",
+    ),
+    Mutant(
+        invariant=10,
         what="the model's name is a path",
         file="kvquant_eval/pipeline.py",
         old="    raw = f\"-{settings.model.id.split('/')[-1]}-",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvquant_eval.core.lint.fault import Fault, Placed, error, warning
 from kvquant_eval.core.records import Measure, Outcome, RenderedTurn, Replay
-from kvquant_eval.core.score import Scorer, score_replays
+from kvquant_eval.core.score import Answers, Question, Scorer, questions, score_replays
 
 FULL = 100.0 - 1e-9
 
@@ -39,17 +39,35 @@ def check_rendering(turns: Sequence[Placed], inspected: Inspected) -> Iterator[F
             yield warning("context", at, text)
 
 
-def check_references(
+def reference_questions(
     turns: Sequence[Placed], inspected: Inspected, scorers: Mapping[str, Mapping[str, Scorer]]
+) -> Iterator[Question]:
+    """What must be asked before the references can be checked."""
+    for at, rendered, replay in _references(turns, inspected, scorers):
+        yield from questions([replay], {at.turn.turn_id: (at.turn, rendered)}, scorers)
+
+
+def check_references(
+    turns: Sequence[Placed], inspected: Inspected, scorers: Mapping[str, Mapping[str, Scorer]], answers: Answers
 ) -> Iterator[Fault]:
-    """References that do not get full points from their own task scorers."""
-    for at, seen in zip(turns, inspected.turns, strict=True):
-        if seen.rendered is None or at.turn.workload not in scorers:
-            continue
-        replay = Replay(
-            turn_id=at.turn.turn_id, measure=Measure.GENERATED, epoch=0, outcome=Outcome.OK, text=seen.reply
-        )
-        for score in score_replays([replay], {at.turn.turn_id: (at.turn, seen.rendered)}, scorers):
+    """References that do not get full points from their own task scorers; ``answers`` to ``reference_questions``."""
+    for at, rendered, replay in _references(turns, inspected, scorers):
+        for score in score_replays([replay], {at.turn.turn_id: (at.turn, rendered)}, scorers, answers):
             if score.points is None or score.points < FULL:
                 got = f"{score.points or 0:g} ({score.explanation})"
                 yield error("reference", at, f"100 points of {score.scorer} for the reference, got {got}; correct one")
+
+
+def _references(
+    turns: Sequence[Placed], inspected: Inspected, scorers: Mapping[str, Mapping[str, Scorer]]
+) -> Iterator[tuple[Placed, RenderedTurn, Replay]]:
+    """Each reference as if the model had written it."""
+    for at, seen in zip(turns, inspected.turns, strict=True):
+        if seen.rendered is not None and at.turn.workload in scorers:
+            yield (
+                at,
+                seen.rendered,
+                Replay(
+                    turn_id=at.turn.turn_id, measure=Measure.GENERATED, epoch=0, outcome=Outcome.OK, text=seen.reply
+                ),
+            )

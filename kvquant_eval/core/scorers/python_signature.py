@@ -5,13 +5,11 @@ run.
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 
+from kvquant_eval.core.python_code import UNPARSEABLE, code_of, parsed
 from kvquant_eval.core.records import GoldenTurn, Measure, RenderedTurn, Replay
 from kvquant_eval.core.score import Score
-
-_FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)(?:```|$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,9 @@ class PythonSignature:
         name = turn.expected.get("function")
         if not name:
             return None
-        fence = _FENCE.search(replay.text)
         try:
-            tree = ast.parse(fence[1] if fence else replay.text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            tree = parsed(code_of(replay.text))
+        except UNPARSEABLE as error:
             return Score(0.0, f"does not parse: {error}", parseable=False)
         defined = {
             node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

@@ -104,7 +104,7 @@ def test_rendering() -> None:
 def test_references_are_worth_full_points() -> None:
     turns = placed(*(golden_turn(expected={"answers": ["5"]}) for _ in range(3)), golden_turn(workload="other"))
     replies = [InspectedTurn(rendered=rendered_turn(), reply=text) for text in ("It is 5.", "It is 6.", "", "")]
-    found = check_references(turns, Inspected(context=8, turns=tuple(replies)), {"math_chain": {"match": Match()}})
+    found = check_references(turns, Inspected(context=8, turns=tuple(replies)), {"math_chain": {"match": Match()}}, {})
     assert lines(found) == [
         "f:2: error: reference: 100 points of match for the reference, got 0 (none of ['5']); correct one",
         "f:3: error: reference: 100 points of match for the reference, got 0 (empty reply); correct one",
@@ -113,7 +113,7 @@ def test_references_are_worth_full_points() -> None:
 
 def test_a_turn_that_does_not_render_is_not_scored() -> None:
     seen = Inspected(context=8, turns=(InspectedTurn(problem="no"),))
-    assert list(check_references(placed(golden_turn()), seen, {"math_chain": {"match": Match()}})) == []
+    assert list(check_references(placed(golden_turn()), seen, {"math_chain": {"match": Match()}}, {})) == []
 
 
 WORDS = [f"word{number}" for number in range(400)]
