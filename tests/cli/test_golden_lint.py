@@ -8,14 +8,27 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvquant_eval.cli.golden import main
 from kvquant_eval.core.codec import to_json
+from kvquant_eval.core.lint.fault import Severity
+from kvquant_eval.core.lint.rendering import Inspected, InspectedTurn
+from kvquant_eval.core.policy import ScorePolicy, ScoreRole
+from kvquant_eval.core.records import GoldenTurn
+from kvquant_eval.core.scorers.code import Code
+from kvquant_eval.core.scorers.likelihood import ReplyLikelihood
+from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.golden.manifest import read_manifest
+from kvquant_eval.io.sandbox import Isolation
+from kvquant_eval.lint import lint
+from tests.fakes.engine import prepare
+from tests.fakes.gate import settings, treatments, write_golden
 from tests.fakes.records import golden_turn
 
 
@@ -98,3 +111,23 @@ def test_a_broken_set_is_not_redacted(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["lint", "--path", str(source), "--redact", str(tmp_path / "clean")]) == 2
     assert capsys.readouterr().err.startswith(f"kvquant-golden: {source}/math_chain/set.jsonl:1:2: JSON, got ")
     assert not (tmp_path / "clean").exists()
+
+
+def test_where_code_may_not_be_executed_lint_says_so_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def inspect(given: Settings, turns: Sequence[GoldenTurn], log: Path) -> Inspected:
+        prepared = prepare(given.model, turns, {}, log, ())
+        return Inspected(context=4096, turns=tuple(InspectedTurn(rendered=turn) for turn in prepared.turns))
+
+    monkeypatch.setattr("kvquant_eval.lint.inspect", inspect)
+    monkeypatch.setattr("kvquant_eval.evidence.find_isolation", lambda: Isolation(bubblewrap="", weakness="no bwrap"))
+    scores = {name: ScorePolicy(role=ScoreRole.GATE, margin=2.0) for name in ("gl_reply", "code")}
+    made = settings(tmp_path, treatments("good"))
+    scorers = {**made.scorers, "faq": {"gl_reply": ReplyLikelihood(), "code": Code()}}
+    policy = replace(made.policy, scores={**made.policy.scores, "faq": scores})
+    report = lint(replace(made, policy=policy, scorers=scorers), write_golden(tmp_path / "golden"), tmp_path / "log")
+    text = (
+        "strong isolation to try faq.code, got none (no bwrap); "
+        "install bubblewrap, or set scorer.code.allow_execution=true, which README.md explains"
+    )
+    said = [fault for fault in report.faults if "code" in fault.text]
+    assert [(fault.severity, fault.check, fault.text) for fault in said] == [(Severity.WARNING, "execution", text)]

@@ -161,6 +161,18 @@ def test_what_does_not_end_is_ended(box: Sandbox, code: str, stopped: str) -> No
     assert time.monotonic() - began < PATIENCE * LIMITS.seconds + 5
 
 
+def test_many_threads_and_files_end_with_it(box: Sandbox) -> None:
+    """Threads share memory and CPU time, and empty files cost the kernel about 1 KiB each: both end with the time."""
+    threads = (
+        "import threading\nthreading.stack_size(32768)\n"
+        "while True: threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    files = "import itertools\nfor n in itertools.count(): open(f'/tmp/{n}', 'w').close()"
+    for code in (threads, files):
+        found = run(box, code)
+        assert found["stopped"] or found["errors"][0], code
+
+
 @pytest.mark.parametrize(
     "attempt",
     ["bytearray(10 * 2**30)", "[0] * 10**10", "'x' * 10**10", "b''.join([bytes(2**20)] * 10**4)",

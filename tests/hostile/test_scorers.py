@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from kvquant_eval.core.score import Scorer, score_replays
+from kvquant_eval.core.score import Ask, Scorer, score_replays
+from kvquant_eval.core.scorers.code import Code
 from kvquant_eval.core.scorers.json_schema import JsonSchema
 from kvquant_eval.core.scorers.math_answer import MathAnswer
 from kvquant_eval.core.scorers.math_steps import MathSteps
@@ -96,6 +97,18 @@ def test_a_reply_takes_time_in_proportion_to_its_length(scorer: Scorer, text: st
     found = scorer(reply(text), golden_turn(expected=EXPECTED), rendered_turn())
     assert found is not None
     assert found.points < 50.0
+
+
+@pytest.mark.parametrize("text", [*BUSY.values(), *HOSTILE])
+def test_code_is_asked_about_in_proportion_to_its_length(text: str) -> None:
+    """And the answer, whatever it says of the reply, is one line that can be shown."""
+    found = Code()(reply(text), golden_turn(expected={"tests": [text or "pass"]}), rendered_turn())
+    if isinstance(found, Ask):
+        assert found.question.key
+        found = found.score({"errors": [text], "stopped": ""})
+    assert found is not None
+    assert found.explanation.isprintable() or not found.parseable
+    found.explanation.encode()
 
 
 @pytest.mark.parametrize("scorer", SCORERS.values(), ids=SCORERS)

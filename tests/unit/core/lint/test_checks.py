@@ -9,10 +9,17 @@ import pytest
 
 from kvquant_eval.core.lint.duplicates import check_duplicates
 from kvquant_eval.core.lint.fault import Fault, Placed, Severity
-from kvquant_eval.core.lint.rendering import Inspected, InspectedTurn, check_references, check_rendering
+from kvquant_eval.core.lint.rendering import (
+    Inspected,
+    InspectedTurn,
+    check_references,
+    check_rendering,
+    reference_questions,
+)
 from kvquant_eval.core.lint.secrets import check_secrets, redact
 from kvquant_eval.core.lint.shape import ClassShape, check_shape, shapes
 from kvquant_eval.core.lint.tools import check_tools
+from kvquant_eval.core.scorers.code import Code
 from kvquant_eval.core.scorers.text import Match
 from tests.fakes.records import golden_turn, rendered_turn
 
@@ -109,6 +116,18 @@ def test_references_are_worth_full_points() -> None:
         "f:2: error: reference: 100 points of match for the reference, got 0 (none of ['5']); correct one",
         "f:3: error: reference: 100 points of match for the reference, got 0 (empty reply); correct one",
     ]
+
+
+def test_a_reference_that_must_be_executed_is_asked_about() -> None:
+    turns = placed(*(golden_turn(expected={"tests": ["f()"]}) for _ in range(3)))
+    codes = ("def f(): pass", "def f(): pass", "def f(): 1/0")
+    seen = Inspected(context=8, turns=tuple(InspectedTurn(rendered=rendered_turn(), reply=code) for code in codes))
+    scorers = {"math_chain": {"code": Code()}}
+    good, _, bad = reference_questions(turns, seen, scorers)
+    answers = {good.key: {"errors": [""], "stopped": ""}, bad.key: {"errors": ["ZeroDivisionError"], "stopped": ""}}
+    (line,) = lines(check_references(turns, seen, scorers, answers))
+    got = "0 (0 of 1 tests pass; f(): ZeroDivisionError)"
+    assert line == f"f:3: error: reference: 100 points of code for the reference, got {got}; correct one"
 
 
 def test_a_turn_that_does_not_render_is_not_scored() -> None:
