@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 from tqdm import tqdm
 
+from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Json
-from kvquant_eval.core.score import Question
+from kvquant_eval.core.score import Question, Scorer, is_error
+from kvquant_eval.core.scorers.judge import KIND as JUDGE
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.answers import AnswerFile
+from kvquant_eval.io.judge_client import JudgeClient, api_key
 
 
 class Oracle(Protocol):
-    """Answers one kind of question. It raises nothing: what went wrong is ``{"error": line}``."""
+    """Answers one kind of question. It raises nothing: what went wrong is ``{"error": line}``. Where it has a
+    ``close``, that is called when there is nothing more to ask.
+    """
 
     @property
     def at_once(self) -> int:
@@ -25,9 +30,27 @@ class Oracle(Protocol):
     def __call__(self, content: Mapping[str, Json]) -> Json: ...
 
 
+def refuse_unready(settings: Settings) -> None:
+    """Raise DataError where a score asks somebody who is not set up: it would only be known after all replays."""
+    for workload, scores in settings.scorers.items():
+        for name, scorer in scores.items():
+            if _asks(scorer) == JUDGE:
+                for key in ("url", "model"):
+                    if not getattr(settings.judge, key):
+                        rule = f"a value for workloads.{workload}.scores.{name}, got none"
+                        raise DataError(f"scorer.judge.{key}: {rule}; set it, or leave the score out")
+                api_key(settings.judge)
+
+
 def oracles(settings: Settings) -> Mapping[str, Oracle]:
     """Who answers what, by ``Question.kind``."""
-    return {}
+    kinds = {_asks(scorer) for scores in settings.scorers.values() for scorer in scores.values()}
+    return {JUDGE: JudgeClient(settings.judge)} if JUDGE in kinds else {}
+
+
+def _asks(scorer: Scorer) -> str:
+    """The kind of question that a scorer asks; empty: none."""
+    return getattr(scorer, "asks", "")
 
 
 def gather(asked: Iterable[Question], oracles: Mapping[str, Oracle], file: AnswerFile) -> dict[str, Json]:
@@ -37,7 +60,7 @@ def gather(asked: Iterable[Question], oracles: Mapping[str, Oracle], file: Answe
     place. A kind without an oracle stays unanswered.
     """
     answers = file.read()
-    missing = {q.key: q for q in asked if q.kind in oracles and _is_error(answers.get(q.key))}
+    missing = {q.key: q for q in asked if q.kind in oracles and is_error(answers.get(q.key))}
     for kind in sorted({question.kind for question in missing.values()}):
         oracle = oracles[kind]
         todo = [question for _, question in sorted(missing.items()) if question.kind == kind]
@@ -50,9 +73,7 @@ def gather(asked: Iterable[Question], oracles: Mapping[str, Oracle], file: Answe
             for _ in tqdm(pool.map(work, todo), total=len(todo), desc=kind, unit="question", disable=None):
                 pass
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            getattr(oracle, "close", lambda: None)()  # also ends what waits to try again
+            pool.shutdown()
     return file.read()
-
-
-def _is_error(answer: Any) -> bool:
-    return answer is None or (isinstance(answer, dict) and "error" in answer)

@@ -21,7 +21,7 @@ from kvquant_eval.core.forecast import Forecast, forecast
 from kvquant_eval.core.judge import ArmRecord, Judgement, asked, judge
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.evidence import gather, oracles
+from kvquant_eval.evidence import gather, oracles, refuse_unready
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import report, tables, tracking
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
@@ -71,7 +71,9 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
             stage = Stage(settings, ready.plan, run, deadline)
             records = stage.replay()
             if not stage.stopped.is_set():
-                gather(asked(settings, ready.plan.prepared, ready.golden.turns, records), oracles(settings), run.answers)
+                gather(
+                    asked(settings, ready.plan.prepared, ready.golden.turns, records), oracles(settings), run.answers
+                )
             decided = _decide(run, settings, ready.golden, ready.plan.prepared, records)
             if stage.stopped.is_set() and any(record.unfinished for record in records):
                 line = f"stopped after {settings.max_minutes:g} minutes (gate.max_minutes); {_how_to_go_on(run)}"
@@ -134,6 +136,7 @@ def make_ready(settings: Settings) -> Ready:
     """
     for treatment in (settings.baseline, *settings.candidates.values()):
         refuse_impossible(treatment, settings.engine.platform)
+    refuse_unready(settings)
     golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
     log = Path(settings.cache_dir) / f"prepare-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from kvquant_eval.cli.parts import baseline, candidate, score_rules
+from kvquant_eval.cli.parts import baseline, candidate, judge, score_rules
 from kvquant_eval.cli.plain import (
     check_plain,
     known_keys,
@@ -46,9 +46,9 @@ LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
     "model", "engine", "golden", "sampling", "block_requests", "baseline", "kv", "gate", "workloads", "tracking",
-    "resume", "dry_run", "runs_dir", "cache_dir",
+    "scorer", "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
-OPTIONAL = ("kv", "workloads", "resume", "dry_run")
+OPTIONAL = ("kv", "workloads", "scorer", "resume", "dry_run")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -159,6 +159,7 @@ def build(data: Mapping[str, Any]) -> Settings:
             }
             for name, workload in workloads.items()
         },
+        judge=judge(top.get("scorer", {})),
         tracking=record(TrackingSettings, top["tracking"], "tracking"),
         runs_dir=value(str, top["runs_dir"], "runs_dir"),
         cache_dir=value(str, top["cache_dir"], "cache_dir"),

@@ -11,7 +11,7 @@ from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.limits import check_name
 from kvquant_eval.core.policy import ScorePolicy
 from kvquant_eval.core.records import KVTreatment, Realisation
-from kvquant_eval.core.settings import CANDIDATE_MARKS
+from kvquant_eval.core.settings import CANDIDATE_MARKS, JudgeSettings
 
 UNQUANTIZED = ("bfloat16", "auto", "float16")
 
@@ -36,6 +36,11 @@ def baseline(kv: Any) -> KVTreatment:
     if made.realisation is not Realisation.NATIVE:
         raise DataError("baseline.realisation: native, got 'reference'; leave it out")
     return made
+
+
+def judge(section: Any) -> JudgeSettings:
+    """The part ``judge`` of the section ``scorer``. Raises DataError."""
+    return record(JudgeSettings, known_keys(section, ["judge"], "scorer").get("judge", {}), "scorer.judge")
 
 
 def score_rules(workload: Any, where: str) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,7 @@ from kvquant_eval.core.records import (
     ReplayRequest,
     ScoreDelta,
 )
+from kvquant_eval.core.score import Score
 from kvquant_eval.core.settings import Settings
 
 NEARLY = -0.01
@@ -134,7 +135,7 @@ def _points(settings: Settings, name: str, turn: GoldenTurn, rendered: RenderedT
         logprobs=(NEARLY,) * len(ids),
     )
     score = scorer(replay, turn, rendered)
-    return None if score is None else score.points
+    return score.points if isinstance(score, Score) else None
 
 
 def _lengths(turns: Sequence[RenderedTurn]) -> ClassLengths:

@@ -5,14 +5,15 @@ engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kvquant_eval.core.arms import Arm
 from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
 from kvquant_eval.core.compare import Key, compare, identical
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.gate import CandidateResult, decide, worst
+from kvquant_eval.core.noise import Noise, Place, measure, sample, second
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import (
     Decision,
@@ -26,7 +27,7 @@ from kvquant_eval.core.records import (
     ScoreDelta,
     TurnScore,
 )
-from kvquant_eval.core.score import Answers, Places, Question, questions, score_replays
+from kvquant_eval.core.score import Answers, Ask, Places, Question, asks, questions, score_replays
 from kvquant_eval.core.scorers.likelihood import golden_likelihood
 from kvquant_eval.core.settings import Settings
 
@@ -54,7 +55,10 @@ class ArmRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Everything a report needs: scores and drops by arm, results of controls and candidates, and the decision."""
+    """Everything a report needs: scores and drops by arm, results of controls and candidates, and the decision.
+
+    ``noise`` is that of who was asked, by class and score.
+    """
 
     decision: Decision
     reasons: tuple[str, ...]
@@ -62,6 +66,7 @@ class Judgement:
     deltas: Mapping[str, tuple[ScoreDelta, ...]]
     results: Mapping[str, CandidateResult]
     arms: Mapping[str, ArmRecord]
+    noise: Mapping[Place, Noise] = field(default_factory=dict)
 
 
 def judge(
@@ -78,6 +83,7 @@ def judge(
     arms = {record.arm.name: _sound(record) for record in records}
     places = _places(prepared, turns)
     scores = {name: score_replays(record.replays, places, settings.scorers, answers) for name, record in arms.items()}
+    noise = measure(_baseline_asks(settings, places, records), answers or {}, settings.policy.scores)
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in _baseline_findings(r)]
@@ -92,7 +98,8 @@ def judge(
                 deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name], unanswered)
                 findings = [*shared, *_arm_findings(record, base, settings)]
                 findings += _unfinished(record) if role is Role.CANDIDATE else []
-                results[name] = decide(deltas[name], settings.policy, headroom[base.arm.name], skipped, findings)
+                room = headroom[base.arm.name]
+                results[name] = decide(deltas[name], settings.policy, room, skipped, findings, noise)
         shared += _held_controls(results) if role is Role.CONTROL else []
     counted = settings.policy.require or tuple(settings.candidates)
     decision = worst([results[name].decision for name in counted])
@@ -102,15 +109,21 @@ def judge(
         if results[name].decision is decision
         for reason in dict.fromkeys(results[name].reasons)
     )
-    return Judgement(decision=decision, reasons=reasons, scores=scores, deltas=deltas, results=results, arms=arms)
+    return Judgement(
+        decision=decision, reasons=reasons, scores=scores, deltas=deltas, results=results, arms=arms, noise=noise
+    )
 
 
 def asked(
     settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
 ) -> list[Question]:
-    """What must be asked before ``records`` can be judged."""
+    """What must be asked before ``records`` can be judged; of the baseline's a sample twice, where the answer may
+    differ (``core.noise``).
+    """
     places = _places(prepared, turns)
-    return [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
+    found = [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
+    twice = sample(_baseline_asks(settings, places, records))
+    return [*found, *(second(ask.question) for chosen in twice.values() for ask in chosen)]
 
 
 def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
@@ -118,6 +131,11 @@ def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
     a, b = record.arm.treatment, baseline.arm.treatment
     left, right = ((canonical_dtype(t.dtype), t.realisation, t.skip_layers) for t in (a, b))
     return left == right
+
+
+def _baseline_asks(settings: Settings, places: Places, records: Iterable[ArmRecord]) -> list[tuple[Place, Ask]]:
+    base = next(record for record in records if record.arm.name == "baseline")
+    return list(asks(_sound(base).replays, places, settings.scorers))
 
 
 def _places(prepared: Prepared, turns: Sequence[GoldenTurn]) -> Places:

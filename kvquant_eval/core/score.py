@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from kvquant_eval.core import thinking
 from kvquant_eval.core.codec import digest
 from kvquant_eval.core.records import GoldenTurn, Json, Measure, Outcome, RenderedTurn, Replay, TurnScore
-from kvquant_eval.core.thinking import said
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,13 @@ class Question:
 class Ask:
     """A scorer that must ask first: ``score`` makes points of the answer (JSON).
 
-    An answer of the shape ``{"error": line}`` is none: the replay stays unscored, as an infra error.
+    An answer of the shape ``{"error": line}`` is none: the replay stays unscored, as an infra error. ``fickle``: who
+    answers may say otherwise when asked again, so that a sample is asked twice (``core.noise``).
     """
 
     question: Question
     score: Callable[[Any], Score]
+    fickle: bool = False
 
 
 Answers = Mapping[str, Json]
@@ -95,12 +97,20 @@ def questions(
     replays: Iterable[Replay], turns: Places, scorers: Mapping[str, Mapping[str, Scorer]]
 ) -> Iterator[Question]:
     """What the scorers must ask before they can score ``replays``, in their order; several may be the same."""
+    for _, ask in asks(replays, turns, scorers):
+        yield ask.question
+
+
+def asks(
+    replays: Iterable[Replay], turns: Places, scorers: Mapping[str, Mapping[str, Scorer]]
+) -> Iterator[tuple[tuple[str, str], Ask]]:
+    """As ``questions``: (class, score), and what it asks."""
     for replay, cut in map(_heard, replays):
         if replay.outcome.scored and replay.outcome is not Outcome.EMPTY and not cut:
             turn, rendered = turns[replay.turn_id]
-            for scorer in scorers[turn.workload].values():
+            for name, scorer in scorers[turn.workload].items():
                 if scorer.measure is replay.measure and isinstance(ask := scorer(replay, turn, rendered), Ask):
-                    yield ask.question
+                    yield (turn.workload, name), ask
 
 
 def _heard(replay: Replay) -> tuple[Replay, bool]:
@@ -110,7 +120,7 @@ def _heard(replay: Replay) -> tuple[Replay, bool]:
     """
     if replay.measure is not Measure.GENERATED or not replay.outcome.scored or replay.outcome is Outcome.EMPTY:
         return replay, False
-    text = said(replay.text)
+    text = thinking.said(replay.text)
     if text is None:
         outcome = Outcome.TRUNCATED if replay.outcome is Outcome.OK else replay.outcome
         return replace(replay, outcome=outcome, text=""), True
@@ -127,15 +137,13 @@ def _score(
     if outcome is Outcome.EMPTY:
         points, explanation = 0.0, "empty reply"
     elif outcome.scored:
-        score = scorer(replay, turn, rendered)
-        if score is None:
+        said = scorer(replay, turn, rendered)
+        if said is None:
             return None
-        if not cut and isinstance(score, Ask):
-            score = _answered(score, answers)
+        score = _CUT if cut else _answered(said, answers) if isinstance(said, Ask) else said
         if isinstance(score, str):
             outcome, explanation = Outcome.INFRA_ERROR, score
         else:
-            score = _CUT if cut or isinstance(score, Ask) else score
             points, explanation = score.points, score.explanation
             if not score.parseable:
                 outcome = Outcome.UNPARSEABLE
@@ -149,5 +157,9 @@ def _answered(ask: Ask, answers: Answers) -> Score | str:
     answer = answers.get(ask.question.key)
     if answer is None:
         return f"{ask.question.kind}: not asked in this run"
-    error = answer.get("error") if isinstance(answer, dict) else None
-    return f"{ask.question.kind}: {error}" if error else ask.score(answer)
+    return f"{ask.question.kind}: {answer['error']}" if is_error(answer) else ask.score(answer)
+
+
+def is_error(answer: Json) -> bool:
+    """Whether ``answer`` only says why there is none."""
+    return answer is None or (isinstance(answer, dict) and "error" in answer)

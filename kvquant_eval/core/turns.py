@@ -184,6 +184,7 @@ class _Expected:
     contains: tuple[str, ...] = ()
     regex: str = ""
     json_schema: Mapping[str, Json] = field(default_factory=dict)
+    rubric: str = ""
 
 
 def _expected(expected: Mapping[str, Json]) -> Iterator[str]:

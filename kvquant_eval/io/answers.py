@@ -17,7 +17,7 @@ _LOCK = Lock()
 
 @dataclass(frozen=True)
 class AnswerFile:
-    """``answers.jsonl``: ``{"key": ..., "kind": ..., "answer": ...}``; of several lines of one key the last one counts."""
+    """``answers.jsonl``: ``{"key": ..., "kind": ..., "answer": ...}``; of several lines of one key the last counts."""
 
     path: Path
 

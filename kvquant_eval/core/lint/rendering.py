@@ -50,6 +50,8 @@ def check_references(
             turn_id=at.turn.turn_id, measure=Measure.GENERATED, epoch=0, outcome=Outcome.OK, text=seen.reply
         )
         for score in score_replays([replay], {at.turn.turn_id: (at.turn, seen.rendered)}, scorers):
+            if score.outcome is Outcome.INFRA_ERROR:
+                continue  # it asks somebody, and nobody is asked here
             if score.points is None or score.points < FULL:
                 got = f"{score.points or 0:g} ({score.explanation})"
                 yield error("reference", at, f"100 points of {score.scorer} for the reference, got {got}; correct one")
