@@ -12,7 +12,9 @@ from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Json
 from kvquant_eval.core.score import Question, Scorer, is_error
 from kvquant_eval.core.scorers.judge import KIND as JUDGE
+from kvquant_eval.core.scorers.math_answer import KIND as MATH
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.io import symbolic
 from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.judge_client import JudgeClient, api_key
 
@@ -34,18 +36,27 @@ def refuse_unready(settings: Settings) -> None:
     """Raise DataError where a score asks somebody who is not set up: it would only be known after all replays."""
     for workload, scores in settings.scorers.items():
         for name, scorer in scores.items():
+            where = f"workloads.{workload}.scores.{name}"
             if _asks(scorer) == JUDGE:
                 for key in ("url", "model"):
                     if not getattr(settings.judge, key):
-                        rule = f"a value for workloads.{workload}.scores.{name}, got none"
+                        rule = f"a value for {where}, got none"
                         raise DataError(f"scorer.judge.{key}: {rule}; set it, or leave the score out")
                 api_key(settings.judge)
+            elif _asks(scorer) == MATH and not symbolic.is_installed():
+                remedy = "pip install 'kvquant_eval[math]', or set it to false"
+                raise DataError(f"{where}.scorer.symbolic: the package math-verify, got none; {remedy}")
 
 
 def oracles(settings: Settings) -> Mapping[str, Oracle]:
     """Who answers what, by ``Question.kind``."""
     kinds = {_asks(scorer) for scores in settings.scorers.values() for scorer in scores.values()}
-    return {JUDGE: JudgeClient(settings.judge)} if JUDGE in kinds else {}
+    found: dict[str, Oracle] = {}
+    if JUDGE in kinds:
+        found[JUDGE] = JudgeClient(settings.judge)
+    if MATH in kinds:
+        found[MATH] = symbolic.Symbolic()
+    return found
 
 
 def _asks(scorer: Scorer) -> str:
