@@ -60,7 +60,8 @@ class Symbolic:
                 return {"error": str(lost)}
 
     def close(self) -> None:
-        """End the child."""
+        """End the child, whatever it is at."""
+        self._kill()
         with self._lock:
             self._end()
 

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-CPU_S = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 MEMORY, WALL_S = 2 << 30, 60.0
-"""Of one question: seconds of CPU time, bytes of address space, and seconds after which no answer is evidence."""
+"""Of one question: bytes of address space, and seconds by the clock after which no answer is evidence."""
 MOST_BYTES = 4096
 PRECISION = 6
 """Decimals in which numbers must agree."""
@@ -37,8 +36,8 @@ class Refused(BaseException):
     """Something that no formula needs was tried. No ``Exception``: SymPy passes those over."""
 
 
-def main() -> None:
-    """Answer questions, one JSON line each, until there are no more."""
+def main(cpu_s: int) -> None:
+    """Answer questions, one JSON line each and in ``cpu_s`` seconds of CPU time each, until there are no more."""
     from math_verify import parse, verify
     from math_verify.parser import LatexExtractionConfig, get_extraction_regexes
 
@@ -59,17 +58,17 @@ def main() -> None:
     _say({"ready": True})
     for line in sys.stdin.buffer:
         question = json.loads(line)
-        _say(_apart(partial(same, question["gold"], question["answer"])))
+        _say(apart(partial(same, question["gold"], question["answer"]), cpu_s))
 
 
-def _apart(work: Callable[[], str | None]) -> dict[str, Any]:
+def apart(work: Callable[[], str | None], cpu_s: int) -> dict[str, Any]:
     """The answer of ``work`` in a fork: ``same`` is the formula that is equal (None: none), ``why`` what stopped it."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(reader)
         try:
-            os.write(writer, json.dumps(_within_limits(work)).encode()[:MOST_BYTES])
+            os.write(writer, json.dumps(_within_limits(work, cpu_s)).encode()[:MOST_BYTES])
         finally:
             os._exit(0)
     os.close(writer)
@@ -85,13 +84,13 @@ def _apart(work: Callable[[], str | None]) -> dict[str, Any]:
         return {"error": f"no answer within {WALL_S:g} s; the machine is too busy"}
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGXCPU:
-        return {"same": None, "why": f"SymPy needs more than {CPU_S} s for it"}
+        return {"same": None, "why": f"SymPy needs more than {cpu_s} s for it"}
     if number == signal.SIGKILL:
         return {"error": "its process was killed, by hand or for want of memory"}
     return {"same": None, "why": f"SymPy cannot take it ({signal.Signals(number).name if number else 'no answer'})"}
 
 
-def _within_limits(work: Callable[[], str | None]) -> dict[str, Any]:
+def _within_limits(work: Callable[[], str | None], cpu_s: int) -> dict[str, Any]:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -102,7 +101,7 @@ def _within_limits(work: Callable[[], str | None]) -> dict[str, Any]:
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(kind, (most, most))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     sys.addaudithook(_refuse)
     try:
         return {"same": work()}
@@ -143,4 +142,4 @@ def _say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

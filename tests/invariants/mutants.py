@@ -94,6 +94,14 @@ MUTANTS = (
         test=f"{PIPELINE}::test_outcomes_are_counted_apart_and_stay_paired",
     ),
     Mutant(
+        invariant=5,
+        what="a reply whose judge is down scores 0",
+        file="kvquant_eval/core/score.py",
+        old="            outcome, explanation = Outcome.INFRA_ERROR, score\n",
+        new="            points, explanation = 0.0, score\n",
+        test="tests/cli/test_judge.py::test_an_endpoint_that_is_down_is_no_evidence_and_never_0",
+    ),
+    Mutant(
         invariant=6,
         what="finished blocks are run again",
         file="kvquant_eval/replay.py",

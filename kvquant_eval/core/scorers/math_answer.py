@@ -83,7 +83,12 @@ class MathAnswer:
 def _ask(answers: Sequence[str], final: _Final, read: str, wrong: Score) -> Ask | None:
     """The question whether two formulas are one; None where there are no two, or both are plain numbers."""
     answer = formula.latex(final.formula) if final.formula else None
-    found = {wanted: tex for wanted in answers if (tex := formula.latex(wanted)) and not _both(wanted, final)}
+    plain = _whole(_answer(final.formula)) is not None
+    found = {
+        wanted: tex
+        for wanted in answers
+        if (tex := formula.latex(wanted)) and not (plain and _whole(_answer(wanted)) is not None)
+    }
     if answer is None or not found:
         return None
 
@@ -96,10 +101,6 @@ def _ask(answers: Sequence[str], final: _Final, read: str, wrong: Score) -> Ask 
         return replace(wrong, explanation=f"{wrong.explanation}; {one_line(str(why))}") if why else wrong
 
     return Ask(Question(KIND, {"gold": list(dict.fromkeys(found.values())), "answer": answer}), score)
-
-
-def _both(wanted: str, final: _Final) -> bool:
-    return final.number is not None and _whole(_answer(wanted)) is not None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,63 @@ def test_no_text_is_run(oracle: Symbolic, form: str, code: str, tmp_path: Path) 
         ask(oracle, "x+1", form.format(written))
         ask(oracle, form.format(written), "x+1")
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("work", "event"),
+    [
+        ("os.system('touch {marker}')", "os.system"),
+        ("open('{marker}', 'w')", "open"),
+        ("os.open('{marker}', os.O_CREAT | os.O_WRONLY)", "open"),
+        ("subprocess.run(['touch', '{marker}'])", "subprocess.Popen"),
+        ("os.posix_spawn('/bin/touch', ['touch', '{marker}'], {{}})", "os.posix_spawn"),
+        ("os.execv('/bin/touch', ['touch', '{marker}'])", "os.exec"),
+        ("os.fork()", "os.fork"),
+        ("socket.socket()", "socket.__new__"),
+        ("ctypes.CDLL(None)", "ctypes.dlopen"),
+    ],
+)
+def test_what_no_formula_needs_is_refused_even_to_code_that_runs(work: str, event: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    code = (
+        f"import sys, os, subprocess, socket, ctypes; sys.path.append({str(symbolic._INSIDE.parent)!r}); "
+        f"import symbolic_child; print(symbolic_child.apart(lambda: {work.format(marker=marker)}, 5))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == f"{{'same': None, 'why': 'SymPy was led to {event}'}}\n"
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [
+        ("sum(iter(int, 1))", "SymPy needs more than 1 s for it"),
+        ("len(bytearray(4 << 30))", "SymPy needs more than 2 GiB for it"),
+        ("os.abort()", "SymPy cannot take it (SIGABRT)"),
+        ("os._exit(0)", "SymPy cannot take it (no answer)"),
+        ("sys.exit('x')", "SymPy cannot take it (no answer)"),
+        ("1 / 0", "SymPy cannot take it (ZeroDivisionError)"),
+    ],
+)
+def test_whatever_work_comes_to_is_an_answer(work: str, why: str) -> None:
+    code = (
+        f"import sys, os; sys.path.append({str(symbolic._INSIDE.parent)!r}); "
+        f"import symbolic_child; print(symbolic_child.apart(lambda: {work}, 1))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == f"{{'same': None, 'why': '{why}'}}\n"
+
+
+def test_closing_does_not_wait_for_an_answer() -> None:
+    oracle = Symbolic(cpu_s=30)
+    assert ask(oracle, "x", "x") == {"same": "x"}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, oracle, "1", "99999999999!")
+        time.sleep(0.5)
+        began = time.monotonic()
+        oracle.close()
+        assert time.monotonic() - began < 5
+        assert waiting.result() == {"error": "its process ended"}
 
 
 def test_a_child_that_is_killed_is_no_evidence_and_started_again() -> None:

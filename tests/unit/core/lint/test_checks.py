@@ -13,6 +13,7 @@ from kvquant_eval.core.lint.rendering import Inspected, InspectedTurn, check_ref
 from kvquant_eval.core.lint.secrets import check_secrets, redact
 from kvquant_eval.core.lint.shape import ClassShape, check_shape, shapes
 from kvquant_eval.core.lint.tools import check_tools
+from kvquant_eval.core.scorers.judge import Judge
 from kvquant_eval.core.scorers.text import Match
 from tests.fakes.records import golden_turn, rendered_turn
 
@@ -109,6 +110,15 @@ def test_references_are_worth_full_points() -> None:
         "f:2: error: reference: 100 points of match for the reference, got 0 (none of ['5']); correct one",
         "f:3: error: reference: 100 points of match for the reference, got 0 (empty reply); correct one",
     ]
+
+
+def test_a_score_that_asks_somebody_is_no_fault_of_a_reference() -> None:
+    turns = placed(asking("a", "2 + 3?", "5"))
+    replies = (InspectedTurn(rendered=rendered_turn("a"), reply="5"),)
+    assert (
+        lines(check_references(turns, Inspected(context=8, turns=replies), {"math_chain": {"j": Judge(model="m")}}))
+        == []
+    )
 
 
 def test_a_turn_that_does_not_render_is_not_scored() -> None:

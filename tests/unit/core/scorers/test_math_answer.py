@@ -167,6 +167,7 @@ def asked(text: str, *answers: str) -> Ask | Score | None:
         (r"So the answer is $2\sqrt{2}$ meters.", r"\sqrt{8}", {"gold": [r"\sqrt{8}"], "answer": r"2\sqrt{2}"}),
         (r"The answer is \(2\sqrt{2}\).", r"$\sqrt{8}$", {"gold": [r"\sqrt{8}"], "answer": r"2\sqrt{2}"}),
         ("#### 3+2x", "2x+3", {"gold": ["2x+3"], "answer": "3+2x"}),
+        (r"The answer is $\sqrt{16}$.", "4", {"gold": ["4"], "answer": r"\sqrt{16}"}),
         (r"\boxed{\sqrt{16}}", "4", {"gold": ["4"], "answer": r"\sqrt{16}"}),
     ],
 )
