@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kvquant_eval.core.policy import ScorePolicy
-from kvquant_eval.core.score import Answers, Ask, Question, is_error
+from kvquant_eval.core.score import Answers, Ask, Question, answered
 
 Place = tuple[str, str]
 """(class, score)"""
@@ -79,8 +78,5 @@ def drowns(noise: Noise | None, margin: float) -> str | None:
 
 def _difference(ask: Ask, answers: Answers) -> float | None:
     """Points between the two answers; None where one is missing."""
-    pair: list[Any] = [answers.get(question.key) for question in (ask.question, second(ask.question))]
-    if any(map(is_error, pair)):
-        return None
-    first, other = (ask.score(answer).points for answer in pair)
-    return abs(first - other)
+    first, other = (answered(replace(ask, question=q), answers) for q in (ask.question, second(ask.question)))
+    return None if isinstance(first, str) or isinstance(other, str) else abs(first.points - other.points)

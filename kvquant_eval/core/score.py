@@ -140,7 +140,7 @@ def _score(
         said = scorer(replay, turn, rendered)
         if said is None:
             return None
-        score = _CUT if cut else _answered(said, answers) if isinstance(said, Ask) else said
+        score = _CUT if cut else answered(said, answers) if isinstance(said, Ask) else said
         if isinstance(score, str):
             outcome, explanation = Outcome.INFRA_ERROR, score
         else:
@@ -152,12 +152,17 @@ def _score(
     )
 
 
-def _answered(ask: Ask, answers: Answers) -> Score | str:
+def answered(ask: Ask, answers: Answers) -> Score | str:
     """The points for the answer, or why there is none."""
     answer = answers.get(ask.question.key)
     if answer is None:
         return f"{ask.question.kind}: not asked in this run"
-    return f"{ask.question.kind}: {answer['error']}" if is_error(answer) else ask.score(answer)
+    if is_error(answer):
+        return f"{ask.question.kind}: {answer['error']}"
+    try:
+        return ask.score(answer)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return f"{ask.question.kind}: an answer of another shape"  # answers.jsonl is a file like any other
 
 
 def is_error(answer: Json) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from kvquant_eval.core.codec import DataError, digest, quoted
+from kvquant_eval.core.codec import digest
 from kvquant_eval.core.records import GoldenTurn, Json, Measure, RenderedTurn, Replay
 from kvquant_eval.core.score import Ask, Question, Score
 from kvquant_eval.core.strict_json import BadJson, parse
@@ -102,11 +101,10 @@ def _checked(grades: Any) -> dict[str, Json] | None:
 
 
 def _score(order: str, answer: Json) -> Score:
-    """``order``: the letter of the reply, then that of the golden reply. Raises DataError for what is no answer."""
+    """``order``: the letter of the reply, then that of the golden reply. Raises ValueError for what is no answer."""
     grades = _checked(answer)
     if grades is None:
-        got = quoted(json.dumps(answer, default=str))
-        raise DataError(f"answers.jsonl: grades A and B of 0 to 100 points, got {got}; remove the line")
+        raise ValueError("no grades")
     reply, golden = (float(grades[letter]) for letter in order)
     reason = f": {one_line(grades['reason'])}" if grades["reason"] else ""
     return Score(reply, f"judge gives {reply:g}, the golden reply {golden:g}{reason}")

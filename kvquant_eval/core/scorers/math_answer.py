@@ -93,11 +93,11 @@ def _ask(answers: Sequence[str], final: _Final, read: str, wrong: Score) -> Ask 
         return None
 
     def score(said: Json) -> Score:
-        same = said.get("same") if isinstance(said, dict) else None
-        right = next((wanted for wanted, tex in found.items() if tex == same), None)
-        if right is not None:
+        same = said["same"]
+        if same is not None:
+            right = {tex: wanted for wanted, tex in reversed(found.items())}[same]
             return Score(100.0, f"{read}, which is {quoted(right)} by symbolic equality")
-        why = said.get("why") if isinstance(said, dict) else None
+        why = said.get("why")
         return replace(wrong, explanation=f"{wrong.explanation}; {one_line(str(why))}") if why else wrong
 
     return Ask(Question(KIND, {"gold": list(dict.fromkeys(found.values())), "answer": answer}), score)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.score import Ask, Score
+from kvquant_eval.core.score import Ask, Score, answered
 from kvquant_eval.core.scorers.judge import ANSWER_CHARS, REQUEST_CHARS, Judge, read_grades
 from tests.fakes.records import golden_turn, rendered_turn, reply
 
@@ -82,9 +81,9 @@ def test_points_are_those_of_the_reply_in_either_order() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, {}, [], "x", {"A": 1}, {"A": 101, "B": 0}, {"A": "1", "B": "2"}])
-def test_an_answer_of_the_run_folder_that_is_damaged_is_named(answer: Any) -> None:
-    with pytest.raises(DataError, match=r"^answers\.jsonl: grades A and B of 0 to 100 points, got .*; remove the line"):
-        asked().score(answer)
+def test_an_answer_of_the_run_folder_that_is_damaged_is_none(answer: Any) -> None:
+    ask = asked()
+    assert answered(ask, {ask.question.key: answer or {"x": 1}}) == "judge: an answer of another shape"
 
 
 def test_a_reply_cannot_close_its_marks() -> None:
