@@ -12,16 +12,23 @@ from tqdm import tqdm
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import Json
-from kvquant_eval.core.score import Question
+from kvquant_eval.core.score import Question, Scorer, is_error
+from kvquant_eval.core.scorers.code import KIND as PYTHON
+from kvquant_eval.core.scorers.judge import KIND as JUDGE
+from kvquant_eval.core.scorers.math_answer import KIND as MATH
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.io import symbolic
 from kvquant_eval.io.answers import AnswerFile
+from kvquant_eval.io.judge_client import JudgeClient, api_key
 from kvquant_eval.io.sandbox import Sandbox, find_isolation
 
 EXECUTION_REMEDY = "install bubblewrap, or set scorer.code.allow_execution=true, which README.md explains"
 
 
 class Oracle(Protocol):
-    """Answers one kind of question. It raises nothing: what went wrong is ``{"error": line}``."""
+    """Answers one kind of question. It raises nothing: what went wrong is ``{"error": line}``. Where it has a
+    ``close``, that is called when there is nothing more to ask.
+    """
 
     @property
     def at_once(self) -> int:
@@ -31,11 +38,32 @@ class Oracle(Protocol):
     def __call__(self, content: Mapping[str, Json]) -> Json: ...
 
 
+def refuse_unready(settings: Settings) -> None:
+    """Raise DataError where a score asks somebody who is not set up: it would only be known after all replays."""
+    for workload, scores in settings.scorers.items():
+        for name, scorer in scores.items():
+            where = f"workloads.{workload}.scores.{name}"
+            if asks(scorer) == JUDGE:
+                for key in ("url", "model"):
+                    if not getattr(settings.judge, key):
+                        rule = f"a value for {where}, got none"
+                        raise DataError(f"scorer.judge.{key}: {rule}; set it, or leave the score out")
+                api_key(settings.judge)
+            elif asks(scorer) == MATH and not symbolic.is_installed():
+                remedy = "pip install 'kvquant_eval[math]', or set it to false"
+                raise DataError(f"{where}.scorer.symbolic: the package math-verify, got none; {remedy}")
+
+
 def oracles(settings: Settings) -> Mapping[str, Oracle]:
     """Who answers what, by ``Question.kind``."""
+    kinds = {asks(scorer) for scores in settings.scorers.values() for scorer in scores.values()}
     found: dict[str, Oracle] = {}
-    if executing(settings) and not no_execution(settings):
-        found["python"] = Sandbox(find_isolation(), settings.code)
+    if PYTHON in kinds and not no_execution(settings):
+        found[PYTHON] = Sandbox(find_isolation(), settings.code)
+    if JUDGE in kinds:
+        found[JUDGE] = JudgeClient(settings.judge)
+    if MATH in kinds:
+        found[MATH] = symbolic.Symbolic()
     return found
 
 
@@ -45,7 +73,7 @@ def executing(settings: Settings) -> list[tuple[str, str]]:
         (workload, name)
         for workload, scorers in settings.scorers.items()
         for name, scorer in scorers.items()
-        if getattr(scorer, "asks", "") == "python"
+        if asks(scorer) == PYTHON
     ]
 
 
@@ -81,6 +109,11 @@ def leave_out(settings: Settings, why: Mapping[str, str]) -> Settings:
     return replace(settings, policy=replace(settings.policy, scores=rules), scorers=scorers, left_out=dict(why))
 
 
+def asks(scorer: Scorer) -> str:
+    """The kind of question that a scorer asks; empty: none."""
+    return getattr(scorer, "asks", "")
+
+
 def gather(asked: Iterable[Question], oracles: Mapping[str, Oracle], file: AnswerFile) -> dict[str, Json]:
     """Every answer by its question's key: those of ``file``, and new ones for what has none or only an error.
 
@@ -88,7 +121,7 @@ def gather(asked: Iterable[Question], oracles: Mapping[str, Oracle], file: Answe
     place. A kind without an oracle stays unanswered.
     """
     answers = file.read()
-    missing = {q.key: q for q in asked if q.kind in oracles and _is_error(answers.get(q.key))}
+    missing = {q.key: q for q in asked if q.kind in oracles and is_error(answers.get(q.key))}
     for kind in sorted({question.kind for question in missing.values()}):
         oracle = oracles[kind]
         todo = [question for _, question in sorted(missing.items()) if question.kind == kind]
@@ -101,9 +134,7 @@ def gather(asked: Iterable[Question], oracles: Mapping[str, Oracle], file: Answe
             for _ in tqdm(pool.map(work, todo), total=len(todo), desc=kind, unit="question", disable=None):
                 pass
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            getattr(oracle, "close", lambda: None)()  # also ends what waits to try again
+            pool.shutdown()
     return file.read()
-
-
-def _is_error(answer: Any) -> bool:
-    return answer is None or (isinstance(answer, dict) and "error" in answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvquant_eval.core.forecast import best_case
@@ -16,12 +16,16 @@ from kvquant_eval.core.lint.secrets import check_secrets
 from kvquant_eval.core.lint.shape import ClassShape, check_shape, shapes
 from kvquant_eval.core.lint.tools import check_tools
 from kvquant_eval.core.records import Decision, RenderedTurn
+from kvquant_eval.core.score import Scorer
+from kvquant_eval.core.scorers.code import KIND as PYTHON
+from kvquant_eval.core.scorers.judge import KIND as JUDGE
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.evidence import EXECUTION_REMEDY, executing, gather, leave_out, no_execution, oracles
+from kvquant_eval.evidence import EXECUTION_REMEDY, asks, executing, gather, no_execution, oracles
 from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.golden.linting import read_all
 from kvquant_eval.replay import inspect
 
+Scorers = Mapping[str, Mapping[str, Scorer]]
 CACHE_BLOCK = 16
 """Tokens a block of vLLM's cache, where ``engine.args.block_size`` does not say."""
 WORTHWHILE = 0.01
@@ -48,15 +52,15 @@ def lint(settings: Settings, folder: Path, log: Path) -> LintReport:
     Raises DataError for a folder without turns and a model that cannot be used, EngineDied when its process ends.
     """
     turns, faults = read_all(folder)
-    settings, unasked = _askable(settings, folder)
+    scorers, unasked = _askable(settings, folder)
     faults += unasked
     inspected = inspect(settings, [at.turn for at in turns], log)
     rendered = {turn.rendered.turn_id: turn.rendered for turn in inspected.turns if turn.rendered}
     faults += check_rendering(turns, inspected)
     faults += check_tools(turns)
-    asked = reference_questions(turns, inspected, settings.scorers)
-    answers = gather(asked, oracles(settings), AnswerFile(log.with_name("answers.jsonl")))
-    faults += check_references(turns, inspected, settings.scorers, answers)
+    asked = reference_questions(turns, inspected, scorers)
+    answers = gather(asked, oracles(replace(settings, scorers=scorers)), AnswerFile(log.with_name("answers.jsonl")))
+    faults += check_references(turns, inspected, scorers, answers)
     faults += check_duplicates(turns)
     faults += check_secrets(turns)
     as_ordered = _reuse(settings, rendered.values())
@@ -79,15 +83,21 @@ def lint(settings: Settings, folder: Path, log: Path) -> LintReport:
     )
 
 
-def _askable(settings: Settings, folder: Path) -> tuple[Settings, list[Fault]]:
-    """Without the scores that execute code, where it may not be executed here; that is said, and no error."""
+def _askable(settings: Settings, folder: Path) -> tuple[Scorers, list[Fault]]:
+    """The scorers that can say what a reference is worth: no judges, and none that execute code where it may not be
+    executed here, which is said and is no error.
+    """
     weakness = no_execution(settings)
+    unasked = (JUDGE, PYTHON) if weakness else (JUDGE,)
+    scorers = {
+        workload: {name: scorer for name, scorer in scores.items() if asks(scorer) not in unasked}
+        for workload, scores in settings.scorers.items()
+    }
     if not weakness:
-        return settings, []
-    names = [f"{workload}.{score}" for workload, score in executing(settings)]
-    text = f"strong isolation to try {', '.join(names)}, got none ({weakness}); {EXECUTION_REMEDY}"
-    fault = Fault(severity=Severity.WARNING, check="execution", place=str(folder), text=text)
-    return leave_out(settings, dict.fromkeys(names, weakness)), [fault]
+        return scorers, []
+    names = ", ".join(f"{workload}.{score}" for workload, score in executing(settings))
+    text = f"strong isolation to try {names}, got none ({weakness}); {EXECUTION_REMEDY}"
+    return scorers, [Fault(severity=Severity.WARNING, check="execution", place=str(folder), text=text)]
 
 
 def _poison(

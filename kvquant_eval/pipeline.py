@@ -21,7 +21,7 @@ from kvquant_eval.core.forecast import Forecast, forecast
 from kvquant_eval.core.judge import Judgement, asked, judge
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_out, oracles
+from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_out, oracles, refuse_unready
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import report, tables, tracking
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
@@ -141,6 +141,7 @@ def make_ready(settings: Settings) -> Ready:
     """
     for treatment in (settings.baseline, *settings.candidates.values()):
         refuse_impossible(treatment, settings.engine.platform)
+    refuse_unready(settings)
     golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
     log = Path(settings.cache_dir) / f"prepare-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

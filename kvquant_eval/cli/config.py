@@ -40,6 +40,7 @@ from kvquant_eval.core.score import Scorer
 from kvquant_eval.core.settings import (
     CodeSettings,
     EngineSettings,
+    JudgeSettings,
     PlaceboKind,
     ReplaySettings,
     Settings,
@@ -150,6 +151,7 @@ def build(data: Mapping[str, Any]) -> Settings:
     minutes = gate.pop("max_minutes", None)
     workloads = mapping(top.get("workloads", {}), "workloads")
     rules = {name: score_rules(workload, f"workloads.{name}") for name, workload in workloads.items()}
+    scorer = known_keys(top.get("scorer", {}), ["code", "judge"], "scorer")
     replay = record(ReplaySettings, top.get("replay", {}), "replay")
     policy, scorers = _in_mode(record(Policy, gate, "gate", scores=rules), _scorers(workloads), replay.mode)
     return Settings(
@@ -166,8 +168,9 @@ def build(data: Mapping[str, Any]) -> Settings:
         policy=policy,
         scorers=scorers,
         replay=replay,
+        judge=record(JudgeSettings, scorer.get("judge", {}), "scorer.judge"),
         tracking=record(TrackingSettings, top["tracking"], "tracking"),
-        code=record(CodeSettings, known_keys(top.get("scorer", {}), ["code"], "scorer").get("code", {}), "scorer.code"),
+        code=record(CodeSettings, scorer.get("code", {}), "scorer.code"),
         runs_dir=value(str, top["runs_dir"], "runs_dir"),
         cache_dir=value(str, top["cache_dir"], "cache_dir"),
         config=dict(data),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from kvquant_eval.core.records import RenderedTurn, Replay, ScoreDelta, TurnScore
+from kvquant_eval.core.text import one_line
 
 Key = tuple[str, str]
 """(turn id, scorer)"""
@@ -72,6 +73,6 @@ def _mean(scores: Sequence[TurnScore]) -> tuple[float | None, str]:
         return None, "not run"
     points = [score.points for score in scores if score.points is not None]
     if len(points) < len(scores):
-        outcome = next(score.outcome for score in scores if score.points is None)
-        return None, str(outcome)
+        first = next(score for score in scores if score.points is None)
+        return None, ", ".join(filter(None, [str(first.outcome), one_line(first.explanation)]))
     return sum(points) / len(points), ""

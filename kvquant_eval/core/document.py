@@ -12,6 +12,7 @@ from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.degeneration import Degeneration
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import Judgement
+from kvquant_eval.core.noise import Noise, Place
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import GoldenSet, KVTreatment, Prepared, Role, ScoreDelta
 from kvquant_eval.core.settings import Settings
@@ -50,12 +51,18 @@ def document(
         "replay": to_data(settings.replay),
         "baseline": {"kv": _kv(base, None)},
         "controls": {
-            n: {"kv": _kv(arms[n], base), **_result(r, {}), "degeneration": _degeneration(judgement.degeneration[n])}
+            n: {
+                "kv": _kv(arms[n], base),
+                **_result(r, {}, judgement.noise),
+                "degeneration": _degeneration(judgement.degeneration[n]),
+            }
             for n, r in controls.items()
         },
         "candidates": [
             {
-                **_candidate(record, arms[record.arm.baseline], judgement.results[name], controls),
+                **_candidate(
+                    record, arms[record.arm.baseline], _result(judgement.results[name], controls, judgement.noise)
+                ),
                 "degeneration": _degeneration(judgement.degeneration[name]),
             }
             for name, record in arms.items()
@@ -110,15 +117,13 @@ def _policy(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _candidate(
-    record: ArmRecord, baseline: ArmRecord, result: CandidateResult, controls: Mapping[str, CandidateResult]
-) -> dict[str, Any]:
+def _candidate(record: ArmRecord, baseline: ArmRecord, result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": record.arm.name,
         "self_test": is_self_test(record, baseline),
         "baseline": baseline.arm.name,
         "kv": _kv(record, baseline),
-        **_result(result, controls),
+        **result,
     }
 
 
@@ -216,12 +221,14 @@ def _outcomes(record: ArmRecord) -> dict[str, int]:
     return dict(sorted(counted.items()))
 
 
-def _result(result: CandidateResult, controls: Mapping[str, CandidateResult]) -> dict[str, Any]:
+def _result(
+    result: CandidateResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, Noise]
+) -> dict[str, Any]:
     return {
         "decision": str(result.decision),
         "reasons": list(result.reasons),
         "findings": [to_data(finding) for finding in result.findings],
-        "classes": {workload: _class(workload, judged, controls) for workload, judged in result.classes.items()},
+        "classes": {w: _class(w, judged, controls, noise) for w, judged in result.classes.items()},
         "flagged_turns": [_flag(delta) for delta in result.flagged],
     }
 
@@ -243,7 +250,10 @@ def _degeneration(counted: Degeneration) -> dict[str, Any]:
     }
 
 
-def _class(workload: str, judged: ClassResult, controls: Mapping[str, CandidateResult]) -> dict[str, Any]:
+def _class(
+    workload: str, judged: ClassResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, Noise]
+) -> dict[str, Any]:
+    """``noise`` stands beside a score that asks somebody, and beside no other."""
     return {
         "verdict": str(judged.verdict),
         "reasons": list(judged.reasons),
@@ -256,6 +266,7 @@ def _class(workload: str, judged: ClassResult, controls: Mapping[str, CandidateR
                 **{
                     control: _control(result.classes[workload].scores.get(name)) for control, result in controls.items()
                 },
+                **({"noise": to_data(noise[workload, name])} if (workload, name) in noise else {}),
             }
             for name, score in judged.scores.items()
         },

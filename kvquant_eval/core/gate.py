@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvquant_eval.core.compare import Key
+from kvquant_eval.core.noise import Noise, Place, drowns
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
 from kvquant_eval.core.stats import Interval, clustered_t, further_turns, no_flip, sign_flip
@@ -69,15 +70,22 @@ def decide(
     headroom: Mapping[Key, float],
     skipped: Mapping[str, int],
     findings: Sequence[Finding] = (),
+    noise: Mapping[Place, Noise] | None = None,
 ) -> CandidateResult:
     """Judge one arm against its baseline.
 
     ``headroom`` is the baseline score of each (turn, scorer), from baseline and repeat; ``skipped`` counts the turns of
-    each class that no arm could run. Any subset of turns can be decided. No evidence is never PROMOTE.
+    each class that no arm could run; ``noise`` is that of scores that ask somebody. Any subset of turns can be decided.
+    No evidence is never PROMOTE.
     """
     classes = {
         workload: _judge_class(
-            workload, [d for d in deltas if d.workload == workload], policy, headroom, skipped.get(workload, 0)
+            workload,
+            [d for d in deltas if d.workload == workload],
+            policy,
+            headroom,
+            skipped.get(workload, 0),
+            noise or {},
         )
         for workload in policy.scores
     }
@@ -120,7 +128,12 @@ def _join(
 
 
 def _judge_class(
-    workload: str, deltas: Sequence[ScoreDelta], policy: Policy, headroom: Mapping[Key, float], skipped: int
+    workload: str,
+    deltas: Sequence[ScoreDelta],
+    policy: Policy,
+    headroom: Mapping[Key, float],
+    skipped: int,
+    noise: Mapping[Place, Noise],
 ) -> ClassResult:
     results: dict[str, ScoreResult] = {}
     fails: list[str] = []
@@ -139,7 +152,8 @@ def _judge_class(
         interval = _interval(counted)
         result = _summarise(paired, counted, len(room), interval, rule)
         results[name] = result
-        for bucket, sentence in _judge_score(name, result, interval, rule, policy, hardest):
+        drowned = _drowned(name, noise.get((workload, name)), rule)
+        for bucket, sentence in drowned or _judge_score(name, result, interval, rule, policy, hardest):
             {Verdict.FAIL: fails, Verdict.INCONCLUSIVE: opens, Verdict.PASS: passes}[bucket].append(sentence)
     if missing:
         turn_id, why = sorted(missing.items())[0]
@@ -161,6 +175,14 @@ def _interval(counted: Sequence[ScoreDelta]) -> Interval:
     interval = clustered_t([_drop(d) for d in counted], [d.conversation_id for d in counted])
     yes_no = all({d.baseline, d.candidate} <= {0.0, 100.0} for d in counted)
     return no_flip(interval, len(counted)) if yes_no and not any(map(_drop, counted)) else interval
+
+
+def _drowned(name: str, noise: Noise | None, rule: ScorePolicy) -> list[tuple[Verdict, str]]:
+    """What is said of a score that its own noise drowns: it leaves the class open where it gates, and holds nothing."""
+    why = drowns(noise, rule.margin)
+    if why is None or rule.role is ScoreRole.REPORT:
+        return []
+    return [(Verdict.INCONCLUSIVE if rule.role is ScoreRole.GATE else Verdict.PASS, f"{name}: {why}")]
 
 
 def _judge_score(

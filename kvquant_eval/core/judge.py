@@ -5,7 +5,7 @@ engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvquant_eval.core.arms import ArmRecord
@@ -13,6 +13,7 @@ from kvquant_eval.core.compare import Key, compare
 from kvquant_eval.core.compounding import Compounding, compounding
 from kvquant_eval.core.degeneration import Degeneration, contrast, judge_rise, shown
 from kvquant_eval.core.gate import CandidateResult, decide, worst
+from kvquant_eval.core.noise import Noise, Place, measure, sample, second
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import (
     Decision,
@@ -28,7 +29,7 @@ from kvquant_eval.core.records import (
     TurnScore,
 )
 from kvquant_eval.core.rollout import make_rollouts
-from kvquant_eval.core.score import Answers, Places, Question, questions, score_replays
+from kvquant_eval.core.score import Answers, Ask, Places, Question, asks, questions, score_replays
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.soundness import arm_findings, baseline_findings, unfinished_findings
 
@@ -40,7 +41,7 @@ ROUNDING = 1e-3
 class Judgement:
     """Everything a report needs: scores, drops and degenerate replies by arm, results of controls and candidates, and
     the decision. ``compounding[arm][class][score]`` where conversations ran with the arm's own replies as their
-    history.
+    history, ``noise`` (that of who was asked) by class and score.
     """
 
     decision: Decision
@@ -51,6 +52,7 @@ class Judgement:
     arms: Mapping[str, ArmRecord]
     degeneration: Mapping[str, Degeneration]
     compounding: Mapping[str, Mapping[str, Mapping[str, Compounding]]] = field(default_factory=dict)
+    noise: Mapping[Place, Noise] = field(default_factory=dict)
 
 
 def judge(
@@ -67,6 +69,7 @@ def judge(
     arms = {record.arm.name: _sound(record) for record in records}
     places, rollouts = _places(prepared, turns), _rollouts(settings, prepared, turns)
     scores = {name: score_replays(record.replays, places, settings.scorers, answers) for name, record in arms.items()}
+    noise = measure(_baseline_asks(settings, places, records), answers or {}, settings.policy.scores)
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in baseline_findings(r)]
@@ -86,7 +89,8 @@ def judge(
                 if role is Role.CANDIDATE:
                     findings += unfinished_findings(record)
                     findings += judge_rise(degeneration[name], controls, settings.policy.direction_p)
-                results[name] = decide(deltas[name], settings.policy, headroom[base.arm.name], skipped, findings)
+                room = headroom[base.arm.name]
+                results[name] = decide(deltas[name], settings.policy, room, skipped, findings, noise)
         shared += _held_controls(results) if role is Role.CONTROL else []
     counted = settings.policy.require or tuple(settings.candidates)
     decision = worst([results[name].decision for name in counted])
@@ -105,15 +109,25 @@ def judge(
         arms=arms,
         compounding={name: _compounding(settings, prepared, rollouts, scores[name], arms[name]) for name in arms},
         degeneration=degeneration,
+        noise=noise,
     )
 
 
 def asked(
     settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
 ) -> list[Question]:
-    """What must be asked before ``records`` can be judged."""
+    """What must be asked before ``records`` can be judged; of the baseline's a sample twice, where the answer may
+    differ (``core.noise``).
+    """
     places = _places(prepared, turns)
-    return [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
+    found = [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
+    twice = sample(_baseline_asks(settings, places, records))
+    return [*found, *(second(ask.question) for chosen in twice.values() for ask in chosen)]
+
+
+def _baseline_asks(settings: Settings, places: Places, records: Iterable[ArmRecord]) -> list[tuple[Place, Ask]]:
+    base = next(record for record in records if record.arm.name == "baseline")
+    return list(asks(_sound(base).replays, places, settings.scorers))
 
 
 def _places(prepared: Prepared, turns: Sequence[GoldenTurn]) -> Places:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from kvquant_eval.core import thinking
 from kvquant_eval.core.codec import digest
 from kvquant_eval.core.records import GoldenTurn, Json, Measure, Outcome, RenderedTurn, Replay, TurnScore
-from kvquant_eval.core.thinking import said
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,13 @@ class Question:
 class Ask:
     """A scorer that must ask first: ``score`` makes points of the answer (JSON).
 
-    An answer of the shape ``{"error": line}`` is none: the replay stays unscored, as an infra error.
+    An answer of the shape ``{"error": line}`` is none: the replay stays unscored, as an infra error. ``fickle``: who
+    answers may say otherwise when asked again, so that a sample is asked twice (``core.noise``).
     """
 
     question: Question
     score: Callable[[Any], Score]
+    fickle: bool = False
 
 
 Answers = Mapping[str, Json]
@@ -97,12 +99,20 @@ def questions(
     replays: Iterable[Replay], turns: Places, scorers: Mapping[str, Mapping[str, Scorer]]
 ) -> Iterator[Question]:
     """What the scorers must ask before they can score ``replays``, in their order; several may be the same."""
+    for _, ask in asks(replays, turns, scorers):
+        yield ask.question
+
+
+def asks(
+    replays: Iterable[Replay], turns: Places, scorers: Mapping[str, Mapping[str, Scorer]]
+) -> Iterator[tuple[tuple[str, str], Ask]]:
+    """As ``questions``: (class, score), and what it asks."""
     for replay, cut in map(_heard, replays):
         if replay.outcome.scored and replay.outcome not in SILENT and not cut:
             turn, rendered = turns[replay.turn_id]
-            for scorer in scorers[turn.workload].values():
+            for name, scorer in scorers[turn.workload].items():
                 if scorer.measure is replay.measure and isinstance(ask := scorer(replay, turn, rendered), Ask):
-                    yield ask.question
+                    yield (turn.workload, name), ask
 
 
 def _heard(replay: Replay) -> tuple[Replay, bool]:
@@ -112,7 +122,7 @@ def _heard(replay: Replay) -> tuple[Replay, bool]:
     """
     if replay.measure is Measure.FORCED or not replay.outcome.scored or replay.outcome in SILENT:
         return replay, False
-    text = said(replay.text)
+    text = thinking.said(replay.text)
     if text is None:
         outcome = Outcome.TRUNCATED if replay.outcome is Outcome.OK else replay.outcome
         return replace(replay, outcome=outcome, text=""), True
@@ -132,7 +142,7 @@ def _score(
         found = scorer(replay, turn, rendered)
         if found is None:
             return None
-        score = _CUT if cut else _settled(found, answers)
+        score = _CUT if cut else answered(found, answers) if isinstance(found, Ask) else found
         if isinstance(score, Score):
             points, explanation = score.points, score.explanation
             outcome = outcome if score.parseable else Outcome.UNPARSEABLE
@@ -143,17 +153,19 @@ def _score(
     )
 
 
-def _settled(found: Score | Ask, answers: Answers) -> Score | str:
-    """The score, made of the answer where one was asked for; or why there is no answer."""
-    if isinstance(found, Score):
-        return found
-    answer = answers.get(found.question.key)
+def answered(ask: Ask, answers: Answers) -> Score | str:
+    """The points for the answer, or why there is none."""
+    answer = answers.get(ask.question.key)
     if answer is None:
-        return f"{found.question.kind}: not asked in this run"
-    error = answer.get("error") if isinstance(answer, dict) else None
-    if error:
-        return f"{found.question.kind}: {error}"
+        return f"{ask.question.kind}: not asked in this run"
+    if is_error(answer):
+        return f"{ask.question.kind}: {answer['error']}"
     try:
-        return found.score(answer)
+        return ask.score(answer)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return f"{found.question.kind}: an answer of another shape"  # answers.jsonl is a file like any other
+        return f"{ask.question.kind}: an answer of another shape"  # answers.jsonl is a file like any other
+
+
+def is_error(answer: Json) -> bool:
+    """Whether ``answer`` only says why there is none."""
+    return answer is None or (isinstance(answer, dict) and "error" in answer)

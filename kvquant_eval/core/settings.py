@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 from kvquant_eval.core.codec import DataError, digest, nearest
 from kvquant_eval.core.limits import check_name, check_number
@@ -21,6 +22,7 @@ CANDIDATE_MARKS = "_.+-"
 """Beside letters and digits in a candidate's name. Classes and scores become metrics, which have no ``+``."""
 SOURCES = ("hub", "folder", "embedded")
 MODULE_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,79}")
 WEEK = 7 * 24 * 3600
 VLLM_MAX_LOGPROBS = 20
 """The most top log probabilities that vLLM gives where ``engine.args.max_logprobs`` does not say otherwise."""
@@ -116,6 +118,33 @@ class CodeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgeSettings:
+    """Where the judge model of the scorer ``judge`` is: any OpenAI-compatible endpoint.
+
+    ``url`` is its base address (``.../v1``); ``api_key_env`` names the environment variable with the key, which stands
+    in no configuration (empty: no key). ``timeout_s`` bounds one attempt (seconds), ``retries`` how often an answer is
+    asked for again, ``at_once`` the questions side by side.
+    """
+
+    url: str = ""
+    model: str = ""
+    api_key_env: str = ""
+    timeout_s: float = 60.0
+    retries: int = 3
+    at_once: int = 4
+
+    def __post_init__(self) -> None:
+        if self.url and (why := _url_problem(self.url)):
+            raise DataError(f"scorer.judge.url: a base address such as http://host:8000/v1, got {why}; correct it")
+        if self.api_key_env and not VARIABLE.fullmatch(self.api_key_env):
+            rule = "the name of an environment variable, got something else, not shown: it may be a key"
+            raise DataError(f"scorer.judge.api_key_env: {rule}; export the key and name its variable here")
+        check_number("scorer.judge.timeout_s", self.timeout_s, above=0, up_to=3600, usual=60)
+        check_number("scorer.judge.retries", self.retries, at_least=0, up_to=100, usual=3)
+        check_number("scorer.judge.at_once", self.at_once, at_least=1, up_to=64, usual=4)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """One gate. ``config`` is the resolved configuration as plain data, for the run folder.
 
@@ -143,6 +172,7 @@ class Settings:
     reuse: bool = True
     max_minutes: float | None = None
     replay: ReplaySettings = ReplaySettings()
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
 
     def __post_init__(self) -> None:
         for where in ("golden_path", "runs_dir", "cache_dir"):
@@ -157,6 +187,20 @@ class Settings:
         if unknown:
             rule = f"gate.require: names of candidates, got {unknown[0][:80]!r}"
             raise DataError(f"{rule}; choose from {sorted(self.candidates)}")
+
+
+def _url_problem(url: str) -> str | None:
+    """What is wrong with a base address; it is not shown where it may hold a password or a key."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "one that is no address"
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        return "one with a user, a password, a query or a fragment, not shown; a key goes into scorer.judge.api_key_env"
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not url.isprintable() or " " in url:
+        return repr(url[:80])
+    return None
 
 
 def _check_path(where: str, path: str) -> None:

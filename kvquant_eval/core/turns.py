@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from kvquant_eval.core import pattern, python_code, schema
 from kvquant_eval.core.codec import DataError, from_data, quoted
-from kvquant_eval.core.records import GoldenTurn, Json, Whole
+from kvquant_eval.core.records import GoldenTurn, Json
 from kvquant_eval.core.strict_json import BadJson, parse
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -17,6 +20,7 @@ LONGEST_NAME = 200
 LARGEST_NUMBER = 1_000_000_000
 """Of a turn's numbers; tables keep 64 bits."""
 
+_FRACTION = re.compile(r"-?[0-9]{1,50}/0*[1-9][0-9]{0,49}")
 _WORKLOAD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
@@ -152,12 +156,23 @@ def _answered(result: str | None, waiting: Sequence[str | None]) -> int | None:
     return next((index for index, call in enumerate(waiting) if call is None or result is None), None)
 
 
+def _amount(value: Json) -> Json:
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return value
+    if isinstance(value, str) and _FRACTION.fullmatch(value):
+        return value
+    raise ValueError("a number, or a fraction such as '3/4'")
+
+
+Amount = Annotated[Json, BeforeValidator(_amount)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    left: Whole
+    left: Amount
     operator: str
-    operand: Whole
-    result: Whole
+    operand: Amount
+    result: Amount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +197,11 @@ class _Expected:
     calls: tuple[_Call, ...] = ()
     needle: tuple[str, ...] = ()
     steps: tuple[_Step, ...] = ()
-    final: Whole = 0
+    final: Amount = 0
     contains: tuple[str, ...] = ()
     regex: str = ""
     json_schema: Mapping[str, Json] = field(default_factory=dict)
+    rubric: str = ""
 
 
 def _expected(expected: Mapping[str, Json]) -> Iterator[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bad_input import config, golden, models
+from tests.bad_input import config, golden, judge, models
 from tests.bad_input.case import Case
 
 GROUPS: tuple[tuple[str, Sequence[Case]], ...] = (
     ("Configuration", config.CASES),
     ("Golden sets", golden.CASES),
     ("Models and engine arguments", models.CASES),
+    ("Judges", judge.CASES),
 )
 PATH = Path(__file__).parents[2] / "docs" / "bad-input.md"
 INTRO = """\

@@ -62,7 +62,7 @@ def candidate(name: str) -> tuple[str, ...]:
         ),
         ("hangs", ("engine.stall_s=2",), 5, "engine, during run: no token for 2 s; log "),
         ("fewer_replies", (), 5, "engine, during run: block 0: 16 replies asked for, got 14"),
-        ("nan_logprobs", (), 4, "20 turns without a pair of scores, such as math_chain-00/0 (candidate: infra_error)"),
+        ("nan_logprobs", (), 4, "20 turns without a pair of scores, such as math_chain-00/0 (candidate: infra_error, "),
         ("preempts", (), 5, "1 preemptions, which change answers; raise engine.args.kv_cache_memory_bytes"),
     ],
 )

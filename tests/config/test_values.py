@@ -30,6 +30,9 @@ RANGES = [
     ("engine.timeout_s", [0.1, 604800], [0, -1, 604801, NAN, INF]),
     ("engine.retries", [0, 100], [-1, 101]),
     ("engine.top_logprobs", [1, 20], [0, -1, 21]),
+    ("scorer.judge.timeout_s", [0.1, 3600], [0, -1, 3601, NAN, INF]),
+    ("scorer.judge.retries", [0, 100], [-1, 101]),
+    ("scorer.judge.at_once", [1, 64], [0, -1, 65]),
     ("block_requests", [2, 10**6], [1, 0, -1]),
     ("scorer.code.seconds", [1, 3600], [0.9, 0, -1, 3601, NAN, INF]),
     ("scorer.code.memory_mb", [64, 2**20], [63, 0, -1, 2**20 + 1]),
@@ -59,6 +62,10 @@ TYPES = [
     ("runs_dir", ["", "a\0b"], "a path"),
     ("golden.path", [""], "a path"),
     ("tracking.uri", [None, 3], "text"),
+    ("scorer.judge", [None, 3, []], "keys and values"),
+    ("scorer.judge.url", [None, 3], "text"),
+    ("scorer.judge.url", ["h:8000", "ftp://h/v1", "http://", "http://h:x", "http://a b/", "//h"], "a base address"),
+    ("scorer.judge.api_key_env", ["sk-1", "A B", "1A", "A=B", "x" * 81], "the name of an environment variable"),
 ]
 NAMES = [
     "../../x",

@@ -119,6 +119,14 @@ MUTANTS = (
         test=f"{PIPELINE}::test_a_rise_of_degenerate_replies_holds_what_every_score_lets_through",
     ),
     Mutant(
+        invariant=5,
+        what="a reply whose judge is down scores 0",
+        file="kvquant_eval/core/score.py",
+        old="            outcome, explanation = Outcome.INFRA_ERROR, score\n",
+        new="            points, explanation = 0.0, score\n",
+        test="tests/cli/test_judge.py::test_an_endpoint_that_is_down_is_no_evidence_and_never_0",
+    ),
+    Mutant(
         invariant=6,
         what="finished blocks are run again",
         file="kvquant_eval/replay.py",

@@ -12,6 +12,7 @@ from kvquant_eval.core.records import GoldenTurn, Measure, RenderedTurn, Replay
 from kvquant_eval.core.score import Ask, Question, Score
 from kvquant_eval.core.text import head, one_line
 
+KIND = "python"
 LONGEST_TEST, LONGEST_ERROR = 120, 200
 """Characters of an explanation."""
 
@@ -26,7 +27,7 @@ class Code:
     time or by itself, earns 0, and so does one that does not parse.
     """
 
-    asks: ClassVar[str] = "python"
+    asks: ClassVar[str] = KIND
     measure: Measure = Measure.GENERATED
 
     def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | Ask | None:
@@ -39,7 +40,7 @@ class Code:
         except UNPARSEABLE as error:
             return Score(0.0, f"does not parse: {error}", parseable=False)
         content = {"setup": turn.expected.get("setup", ""), "code": code, "tests": list(tests)}
-        return Ask(Question(self.asks, content), partial(_score, tests))
+        return Ask(Question(KIND, content), partial(_score, tests))
 
 
 def _score(tests: Sequence[str], answer: Mapping[str, Any]) -> Score:

@@ -65,7 +65,7 @@ def _candidate(identified: str, candidate: Data, document: Data, judgement: Judg
     title = f"{candidate['decision']}: {identified}"
     against = f"candidate {name}, compared with arm {candidate['baseline']}: {kv_name(base)}"
     blocks: list[Block] = [Items((against,)), _scores(candidate["classes"], baseline_name(base))]
-    blocks.append(_classes(candidate["classes"]))
+    blocks += [_classes(candidate["classes"]), Items(_noise(candidate["classes"]))]
     plots = figures(candidate, identified, kv_name(base), judgement)
     return [
         Section(2, title, tuple(blocks)),
@@ -105,6 +105,20 @@ def _score(score: Data) -> tuple[str, ...]:
         _control(score.get("repeat")),
         number(score["recovery"], ".1f") + ("%" if score["recovery"] is not None else ""),
     )
+
+
+def _noise(classes: Data) -> tuple[str, ...]:
+    """What is known of the noise of who was asked, one sentence a score."""
+    said = []
+    for workload, judged in classes.items():
+        for name, score in judged["scores"].items():
+            if (noise := score.get("noise")) and noise["n"]:
+                differs = f"differs from itself by {noise['mean_difference']:.2f} points on average"
+                over = f"by more than {score['flag_over']:g} in {noise['share_over']:.0%} of them"
+                said.append(f"{workload}, {name}: {noise['who']} {differs} over {noise['n']} questions twice, {over}")
+            elif noise:
+                said.append(f"{workload}, {name}: {noise['who']} answered no question twice; its noise is not known")
+    return tuple(said)
 
 
 def _control(score: Data | None) -> str:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvquant_eval.core.score import Score
+from kvquant_eval.core.score import Ask, Score
 from kvquant_eval.core.scorers.math_answer import MathAnswer
 from tests.fakes.records import golden_turn, rendered_turn, reply
 
 
 def score(text: str, *answers: str) -> Score:
     found = MathAnswer()(reply(text), golden_turn(expected={"answers": list(answers)}), rendered_turn())
-    assert found is not None
+    assert isinstance(found, Score)
     return found
 
 
@@ -88,7 +88,20 @@ def test_a_wrong_answer_is_named() -> None:
         ("0.5%", "50%", False),
         ("18 km/h", "18", True),
         ("18km", "18", True),
-        ("18 cm^2", "18 square meters", True),
+        ("18 cm^2", "18 square meters", False),
+        ("18 cm²", "18 square centimeters", True),
+        ("12 km", "12 kilometers", True),
+        ("12 km", "12 kilometres in all", True),
+        ("12", "12 km", True),
+        ("12 km", "12", True),
+        ("12 m", "12 km", False),
+        ("12 000 m", "12 km", False),
+        ("12000 m", "12 km", False),  # nothing is converted
+        (r"12\text{ km}", "12 km", True),
+        ("12 km/h", "12 kilometers per hour", True),
+        ("12 mph", "12 km/h", False),
+        ("12 apples", "12 pears", True),  # no units that are known
+        ("12 in all", "12 m", True),
         (r"18\text{ cm}^2", "18", True),
         ("18m", "18", True),
         ("2x", "2", False),  # a variable
@@ -125,6 +138,75 @@ def test_when_answers_are_the_same(read: str, answer: str, same: bool) -> None:
 )
 def test_prose(text: str, answer: str, same: bool) -> None:
     assert score(text, answer).points == (100 if same else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "explanation"),
+    [
+        ("The answer is 12 kilometers.", "read '12' behind 'answer is', which is '12 km'"),
+        ("The answer is 12.", "read '12' behind 'answer is', which is '12 km' without its unit"),
+        ("The answer is 12 m.", "read '12' behind 'answer is', in another unit than '12 km'"),
+        ("That makes 12 miles", "read '12' as the last number, in another unit than '12 km'"),
+        ("The answer is 13 m.", "read '13' behind 'answer is', none of \"['12 km']\""),
+    ],
+)
+def test_a_missing_unit_is_told_apart_from_a_wrong_one(text: str, explanation: str) -> None:
+    assert score(text, "12 km").explanation == explanation
+
+
+def asked(text: str, *answers: str) -> Ask | Score | None:
+    turn = golden_turn(expected={"answers": list(answers)})
+    return MathAnswer(symbolic=True)(reply(text), turn, rendered_turn())
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "content"),
+    [
+        (r"\boxed{3+2x}", "2x+3", {"gold": ["2x+3"], "answer": "3+2x"}),
+        (r"\boxed{y = 3+2x}", "y=2x+3", {"gold": ["y=2x+3"], "answer": "y = 3+2x"}),
+        (r"So the answer is $2\sqrt{2}$ meters.", r"\sqrt{8}", {"gold": [r"\sqrt{8}"], "answer": r"2\sqrt{2}"}),
+        (r"The answer is \(2\sqrt{2}\).", r"$\sqrt{8}$", {"gold": [r"\sqrt{8}"], "answer": r"2\sqrt{2}"}),
+        ("#### 3+2x", "2x+3", {"gold": ["2x+3"], "answer": "3+2x"}),
+        (r"The answer is $\sqrt{16}$.", "4", {"gold": ["4"], "answer": r"\sqrt{16}"}),
+        (r"\boxed{\sqrt{16}}", "4", {"gold": ["4"], "answer": r"\sqrt{16}"}),
+    ],
+)
+def test_a_formula_is_asked_about(text: str, answer: str, content: dict[str, object]) -> None:
+    ask = asked(text, answer, "Paris")
+    assert isinstance(ask, Ask)
+    assert (ask.question.kind, dict(ask.question.content)) == ("math", content)
+    assert not ask.fickle
+    assert ask.score({"same": content["gold"][0]}).points == 100  # type: ignore[index]
+    assert ask.score({"same": content["gold"][0]}).explanation.endswith("by symbolic equality")  # type: ignore[index]
+    assert ask.score({"same": None}).points == 0
+    assert ask.score({"same": None, "why": "SymPy\nneeds more"}).explanation.endswith("; SymPy\\nneeds more")
+    for damaged in (None, 3, [], "x", {}, {"same": 3}):
+        with pytest.raises((KeyError, TypeError)):
+            ask.score(damaged)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{18}", "18"),
+        (r"\boxed{2x+3}", "2x + 3"),
+        (r"\boxed{17}", "18"),  # plainly different
+        (r"\boxed{1/2}", "0.6"),
+        ("so it is 3 + 2x", "2x+3"),  # no answer is marked
+        ("The answer is Lyon.", "Paris"),
+        ("The answer is 3 + 2x, I think.", "2x+3"),
+        (r"\boxed{__import__('os').system('true')}", "2x+3"),
+        (r"\boxed{" + "x" * 10**6 + "}", "2x+3"),
+        ("nothing", "2x+3"),
+    ],
+)
+def test_what_needs_no_question_is_not_asked(text: str, answer: str) -> None:
+    assert asked(text, answer) == score(text, answer)
+
+
+def test_nothing_is_asked_unless_it_is_wanted() -> None:
+    assert score(r"\boxed{3+2x}", "2x+3").points == 0
+    assert (MathAnswer().asks, MathAnswer(symbolic=True).asks) == ("", "math")
 
 
 def test_a_turn_without_answers_is_not_scored() -> None:
