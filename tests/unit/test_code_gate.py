@@ -160,6 +160,7 @@ def test_without_strong_isolation_a_bound_is_left_out_and_the_decision_says_so(
         "what": "left out: no strong isolation for code that is executed (bubblewrap is not installed)",
         "invalid": False,
         "unfinished": False,
+        "holds": False,
     }
     assert noted in found["findings"]
     assert not run.folder.answers.path.exists()
