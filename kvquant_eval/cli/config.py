@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -31,12 +30,11 @@ from kvquant_eval.cli.plain import (
     unknown_key,
     value,
 )
-from kvquant_eval.cli.scorers import TARGET, build_scorer
+from kvquant_eval.cli.scorers import TARGET, build_scorers
 from kvquant_eval.core.codec import DataError, nearest
-from kvquant_eval.core.modes import in_mode
+from kvquant_eval.core.modes import every_score
 from kvquant_eval.core.policy import Policy
-from kvquant_eval.core.records import ModelSpec, ReplayMode, Sampling
-from kvquant_eval.core.score import Scorer
+from kvquant_eval.core.records import ModelSpec, Sampling
 from kvquant_eval.core.settings import (
     CodeSettings,
     EngineSettings,
@@ -153,7 +151,8 @@ def build(data: Mapping[str, Any]) -> Settings:
     rules = {name: score_rules(workload, f"workloads.{name}") for name, workload in workloads.items()}
     scorer = known_keys(top.get("scorer", {}), ["code", "judge"], "scorer")
     replay = record(ReplaySettings, top.get("replay", {}), "replay")
-    policy, scorers = _in_mode(record(Policy, gate, "gate", scores=rules), _scorers(workloads), replay.mode)
+    scorers = build_scorers(workloads, _own_scorers)
+    policy, scorers = every_score(record(Policy, gate, "gate", scores=rules), scorers, replay.mode)
     return Settings(
         model=record(ModelSpec, top["model"], "model"),
         engine=record(EngineSettings, top["engine"], "engine", platform=platform()),
@@ -175,29 +174,6 @@ def build(data: Mapping[str, Any]) -> Settings:
         cache_dir=value(str, top["cache_dir"], "cache_dir"),
         config=dict(data),
     )
-
-
-Scorers = dict[str, dict[str, Scorer]]
-
-
-def _in_mode(policy: Policy, scorers: Scorers, mode: ReplayMode) -> tuple[Policy, Scorers]:
-    """Policy and scorers with the scores of free-running replies, where these are run."""
-    both = {name: in_mode(policy.scores[name], scorers[name], policy.modes, mode) for name in policy.scores}
-    scores = {name: rules for name, (rules, _) in both.items()}
-    return replace(policy, scores=scores), {name: made for name, (_, made) in both.items()}
-
-
-def _scorers(workloads: Mapping[str, Any]) -> Scorers:
-    return {
-        name: {score: _scorer(rule, f"workloads.{name}.scores.{score}") for score, rule in workload["scores"].items()}
-        for name, workload in workloads.items()
-    }
-
-
-def _scorer(rule: Mapping[str, Any], where: str) -> Scorer:
-    if "scorer" not in rule:
-        raise missing(f"{where}.scorer")
-    return build_scorer(rule["scorer"], f"{where}.scorer", _own_scorers)
 
 
 def _own_scorers() -> list[str]:

@@ -17,6 +17,23 @@ from kvquant_eval.core.score import Scorer
 TARGET = "_target_"
 
 
+def build_scorers(workloads: Mapping[str, Any], known: Callable[[], Iterable[str]]) -> dict[str, dict[str, Scorer]]:
+    """The scorers of all classes, by class and score. Raises DataError as ``build_scorer``, and for a score without."""
+    return {
+        name: {
+            score: _of_rule(rule, f"workloads.{name}.scores.{score}", known)
+            for score, rule in workload["scores"].items()
+        }
+        for name, workload in workloads.items()
+    }
+
+
+def _of_rule(rule: Mapping[str, Any], where: str, known: Callable[[], Iterable[str]]) -> Scorer:
+    if "scorer" not in rule:
+        raise missing(f"{where}.scorer")
+    return build_scorer(rule["scorer"], f"{where}.scorer", known)
+
+
 def build_scorer(node: Any, where: str, known: Callable[[], Iterable[str]]) -> Scorer:
     """The scorer that ``node`` names in ``_target_``, constructed with the other keys as plain keyword arguments.
 

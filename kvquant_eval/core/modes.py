@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kvquant_eval.core.policy import ModeRoles, ScorePolicy, ScoreRole
+from kvquant_eval.core.policy import ModeRoles, Policy, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import GoldenTurn, Measure, RenderedTurn, Replay, ReplayMode
 from kvquant_eval.core.score import Ask, Score, Scorer
 
@@ -31,6 +31,15 @@ class OwnHistory:
 def free_running(score: str) -> str:
     """The name of a score over free-running replies."""
     return f"{score}.{ReplayMode.FREE_RUNNING}"
+
+
+def every_score(
+    policy: Policy, scorers: Mapping[str, Mapping[str, Scorer]], mode: ReplayMode
+) -> tuple[Policy, dict[str, dict[str, Scorer]]]:
+    """Policy and scorers of all classes as ``mode`` has them. Raises DataError where no score of a class gates then."""
+    both = {name: in_mode(policy.scores[name], scorers[name], policy.modes, mode) for name in policy.scores}
+    scores = {name: rules for name, (rules, _) in both.items()}
+    return replace(policy, scores=scores), {name: made for name, (_, made) in both.items()}
 
 
 def in_mode(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kvquant_eval.core.modes import in_mode
+from kvquant_eval.core.modes import every_score
 from kvquant_eval.core.policy import ModeRoles, ScoreRole
 from kvquant_eval.core.records import Decision, Measure, OnDivergence, Outcome, ReplayMode
 from kvquant_eval.core.settings import ReplaySettings, Settings
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.pipeline import GateRun, gate, regate
 from kvquant_eval.replay import Stage
-from tests.fakes.gate import policy, settings, treatments, write_golden
+from tests.fakes.gate import settings, treatments, write_golden
 
 DEPTH = 4
 
@@ -56,15 +56,12 @@ def made(folder: Path, *candidates: str, roles: ModeRoles | None = None, **chang
     (folder / "golden" / "math_chain" / "turns.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "golden" / MANIFEST).write_text(json.dumps(pin(folder / "golden", "fake", "v1", {})))
     one = settings(folder, treatments(*candidates), **changes)
-    roles = roles or ModeRoles()
-    both = {
-        name: in_mode(rules, one.scorers[name], roles, ReplayMode.FREE_RUNNING)
-        for name, rules in one.policy.scores.items()
-    }
+    asked = replace(one.policy, modes=roles or ModeRoles())
+    both, scorers = every_score(asked, one.scorers, ReplayMode.FREE_RUNNING)
     return replace(
         one,
-        policy=replace(policy(), modes=roles, scores={name: rules for name, (rules, _) in both.items()}),
-        scorers={name: scorers for name, (_, scorers) in both.items()},
+        policy=both,
+        scorers=scorers,
         replay=ReplaySettings(mode=ReplayMode.FREE_RUNNING, on_divergence=OnDivergence.STOP),
     )
 
@@ -109,7 +106,7 @@ def test_turns_behind_a_divergence_stay_paired_and_earn_nothing(tmp_path: Path) 
     ended = [s for s in scores if s.outcome is Outcome.DIVERGED]
     assert len(scores) == 12 * DEPTH
     assert len(ended) == 24
-    assert {(s.points, s.explanation[:32]) for s in ended} == {(0.0, "the conversation ended: it needs ")}
+    assert {(s.points, s.explanation[:33]) for s in ended} == {(0.0, "the conversation ended: it needs ")}
     assert run.document["candidates"][0]["classes"]["math_chain"]["n_missing"] == 0
 
 
