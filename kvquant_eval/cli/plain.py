@@ -24,6 +24,7 @@ RULES = {
     "bool": ("true or false", "choose one"),
     "tuple": ("a list", "write it in brackets: [...]"),
     "dict": ("keys and values", "write {key: value}"),
+    "dataclass": ("keys and values", "write {key: value}"),
 }
 """Kinds of value as pydantic names them: the rule and the remedy."""
 

@@ -58,8 +58,7 @@ def prompt_ids(
     """Token ids of the prompt that asks for a reply to ``messages``, as ``render`` makes it. Raises DataError when the
     template fails or doubles the BOS token.
     """
-    history = [normalise(message) for message in messages]
-    return _encode(tokenizer, _apply(tokenizer, template, history, tools, where, reply_due=True), where)
+    return _encode(tokenizer, _apply(tokenizer, template, messages, tools, where, reply_due=True), where)
 
 
 def _encode(tokenizer: Any, prompt: str, where: str) -> list[int]:
@@ -90,9 +89,8 @@ def _function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def _texts(tokenizer: Any, template: str, turn: GoldenTurn) -> tuple[str, str]:
     """The prompt's text, and what the golden reply adds to it."""
-    history = [normalise(message) for message in turn.messages]
-    spoken = [*history, normalise(turn.reference)]
-    prompt = _apply(tokenizer, template, history, turn.tools, turn.turn_id, reply_due=True)
+    spoken = [*turn.messages, turn.reference]
+    prompt = _apply(tokenizer, template, turn.messages, turn.tools, turn.turn_id, reply_due=True)
     whole = _apply(tokenizer, template, spoken, turn.tools, turn.turn_id, reply_due=False)
     if not whole.startswith(prompt):
         raise DataError(f"{turn.turn_id}: the chat template must extend the prompt by the reply, got another history")
@@ -108,11 +106,12 @@ def _apply(
     *,
     reply_due: bool,
 ) -> str:
-    """What the template makes of normalised messages."""
+    """What the template makes of the messages."""
     options: dict[str, Any] = {"chat_template": template, "tools": list(tools) or None, "tokenize": False}
     try:
+        plain = [normalise(message) for message in messages]
         with bounded():
-            text: str = tokenizer.apply_chat_template(list(messages), add_generation_prompt=reply_due, **options)
+            text: str = tokenizer.apply_chat_template(plain, add_generation_prompt=reply_due, **options)
     except Exception as error:  # Jinja and tokenizer errors of any kind: the template is the user's
         raise DataError(f"{where}: the chat template must render, got {clause(error)}; correct the template") from error
     if len(text) > LONGEST:

@@ -190,7 +190,7 @@ def test_the_shipped_set_is_as_it_was_pinned() -> None:
     folder = data_folder("golden")
     loaded = load(folder, read_manifest(folder).workloads)
     assert len(loaded.turns) == 242
-    assert loaded.sha256 == "ab7c0b135ef28a37cd744a789724b0768aac8c8e4ebb19ea1932d36b5e6a09c0"
+    assert loaded.sha256 == "db2578fb12593a3e80ee09349eca434fcbbc407d793adb91fa7ac97fa224dc07"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
