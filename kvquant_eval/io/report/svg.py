@@ -56,7 +56,8 @@ def draw(panel: Panel, caption: str) -> str:
 
 def _plot(panel: Panel, figure: Figure) -> None:
     axes = figure.subplots()
-    figure.subplots_adjust(left=0.14, right=0.97, top=0.82, bottom=0.16)
+    lines = panel.y_label != DROP
+    figure.subplots_adjust(left=0.14, right=0.97, top=0.76 if lines else 0.82, bottom=0.16)
     if panel.band:
         axes.axhspan(*panel.band, color=BAND, alpha=0.25, linewidth=0, label="placebo")
     axes.axhline(0.0, color=INK, linewidth=0.6)
@@ -64,11 +65,10 @@ def _plot(panel: Panel, figure: Figure) -> None:
         axes.axhline(
             panel.threshold, color=LIMIT, linewidth=1.0, linestyle="--", label=f"threshold {panel.threshold:g}"
         )
-    line = "" if panel.y_label == DROP else "-"
     for number, (score, x, drops) in enumerate(panel.series):
-        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)] + line
+        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)] + "-" * lines
         axes.plot(x, drops, marker, color=colour, markersize=3.5, alpha=0.8, label=_label(score))
-    axes.set_title(_label(panel.title), loc="left", fontsize=9, fontweight="bold", pad=20)
+    axes.set_title(_label(panel.title), loc="left", fontsize=9, fontweight="bold", pad=34 if lines else 20)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -77,7 +77,7 @@ def _plot(panel: Panel, figure: Figure) -> None:
         frameon=False,
         loc="lower left",
         bbox_to_anchor=(-0.02, 1.0),
-        ncols=2 if line else 4,
+        ncols=2 if lines else 4,
         handletextpad=0.4,
         columnspacing=1,
     )
