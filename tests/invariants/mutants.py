@@ -97,9 +97,9 @@ MUTANTS = (
     Mutant(
         invariant=5,
         what="a turn that a conversation did not come to is unscored",
-        file="kvquant_eval/core/records.py",
-        old="        return self not in (Outcome.SKIPPED, Outcome.INFRA_ERROR)\n",
-        new="        return self not in (Outcome.SKIPPED, Outcome.INFRA_ERROR, Outcome.DIVERGED)\n",
+        file="kvquant_eval/core/walk.py",
+        old="            return self._end(Outcome.DIVERGED, found)\n",
+        new="            return self._end(Outcome.SKIPPED, found)\n",
         test="tests/cli/test_free_running.py::test_turns_behind_a_divergence_stay_paired_and_earn_nothing",
     ),
     Mutant(
