@@ -12,7 +12,7 @@ from tqdm import tqdm
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import Json
-from kvquant_eval.core.score import Question, Scorer, is_error
+from kvquant_eval.core.score import Question, is_error, who_is_asked
 from kvquant_eval.core.scorers.code import KIND as PYTHON
 from kvquant_eval.core.scorers.judge import KIND as JUDGE
 from kvquant_eval.core.scorers.math_answer import KIND as MATH
@@ -43,23 +43,25 @@ def refuse_unready(settings: Settings) -> None:
     for workload, scores in settings.scorers.items():
         for name, scorer in scores.items():
             where = f"workloads.{workload}.scores.{name}"
-            if asks(scorer) == JUDGE:
+            if who_is_asked(scorer) == JUDGE:
                 for key in ("url", "model"):
                     if not getattr(settings.judge, key):
                         rule = f"a value for {where}, got none"
                         raise DataError(f"scorer.judge.{key}: {rule}; set it, or leave the score out")
                 api_key(settings.judge)
-            elif asks(scorer) == MATH and not symbolic.is_installed():
+            elif who_is_asked(scorer) == MATH and not symbolic.is_installed():
                 remedy = "pip install 'kvquant_eval[math]', or set it to false"
                 raise DataError(f"{where}.scorer.symbolic: the package math-verify, got none; {remedy}")
 
 
 def oracles(settings: Settings) -> Mapping[str, Oracle]:
     """Who answers what, by ``Question.kind``."""
-    kinds = {asks(scorer) for scores in settings.scorers.values() for scorer in scores.values()}
+    kinds = {who_is_asked(scorer) for scores in settings.scorers.values() for scorer in scores.values()}
     found: dict[str, Oracle] = {}
-    if PYTHON in kinds and not no_execution(settings):
-        found[PYTHON] = Sandbox(find_isolation(), settings.code)
+    if PYTHON in kinds:
+        isolation = find_isolation()
+        if isolation.strong or settings.code.allow_execution:
+            found[PYTHON] = Sandbox(isolation, settings.code)
     if JUDGE in kinds:
         found[JUDGE] = JudgeClient(settings.judge)
     if MATH in kinds:
@@ -73,7 +75,7 @@ def executing(settings: Settings) -> list[tuple[str, str]]:
         (workload, name)
         for workload, scorers in settings.scorers.items()
         for name, scorer in scorers.items()
-        if asks(scorer) == PYTHON
+        if who_is_asked(scorer) == PYTHON
     ]
 
 
@@ -107,11 +109,6 @@ def leave_out(settings: Settings, why: Mapping[str, str]) -> Settings:
     rules = {workload: kept(scores, workload) for workload, scores in settings.policy.scores.items()}
     scorers = {workload: kept(scores, workload) for workload, scores in settings.scorers.items()}
     return replace(settings, policy=replace(settings.policy, scores=rules), scorers=scorers, left_out=dict(why))
-
-
-def asks(scorer: Scorer) -> str:
-    """The kind of question that a scorer asks; empty: none."""
-    return getattr(scorer, "asks", "")
 
 
 def gather(asked: Iterable[Question], oracles: Mapping[str, Oracle], file: AnswerFile) -> dict[str, Json]:

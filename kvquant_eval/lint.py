@@ -16,11 +16,11 @@ from kvquant_eval.core.lint.secrets import check_secrets
 from kvquant_eval.core.lint.shape import ClassShape, check_shape, shapes
 from kvquant_eval.core.lint.tools import check_tools
 from kvquant_eval.core.records import Decision, RenderedTurn
-from kvquant_eval.core.score import Scorer
+from kvquant_eval.core.score import Scorer, who_is_asked
 from kvquant_eval.core.scorers.code import KIND as PYTHON
 from kvquant_eval.core.scorers.judge import KIND as JUDGE
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.evidence import EXECUTION_REMEDY, asks, executing, gather, no_execution, oracles
+from kvquant_eval.evidence import EXECUTION_REMEDY, executing, gather, no_execution, oracles
 from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.golden.linting import read_all
 from kvquant_eval.replay import inspect
@@ -90,7 +90,7 @@ def _askable(settings: Settings, folder: Path) -> tuple[Scorers, list[Fault]]:
     weakness = no_execution(settings)
     unasked = (JUDGE, PYTHON) if weakness else (JUDGE,)
     scorers = {
-        workload: {name: scorer for name, scorer in scores.items() if asks(scorer) not in unasked}
+        workload: {name: scorer for name, scorer in scores.items() if who_is_asked(scorer) not in unasked}
         for workload, scores in settings.scorers.items()
     }
     if not weakness:

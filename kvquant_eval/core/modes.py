@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvquant_eval.core.policy import ModeRoles, Policy, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import GoldenTurn, Measure, RenderedTurn, Replay, ReplayMode
-from kvquant_eval.core.score import Ask, Score, Scorer
+from kvquant_eval.core.score import Ask, Score, Scorer, who_is_asked
 
 _ORDER = (ScoreRole.REPORT, ScoreRole.BOUND, ScoreRole.GATE)
 
@@ -22,7 +22,7 @@ class OwnHistory:
     @property
     def asks(self) -> str:
         """Who is asked before the score is known (empty: nobody)."""
-        return str(getattr(self.scorer, "asks", ""))
+        return who_is_asked(self.scorer)
 
     def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | Ask | None:
         return self.scorer(replay, turn, rendered)

@@ -61,13 +61,19 @@ class Scorer(Protocol):
     """A measurement of one replay. ``measure`` says which of a turn's replays it reads.
 
     It returns None where the turn has nothing for it to score (no decisive span, no expected answer), and an ``Ask``
-    where something outside must be asked: code to be run, a judge.
+    where something outside must be asked: code to be run, a judge. Who is asked it then names in ``asks``
+    (``Question.kind``).
     """
 
     @property
     def measure(self) -> Measure: ...
 
     def __call__(self, replay: Replay, turn: GoldenTurn, rendered: RenderedTurn) -> Score | Ask | None: ...
+
+
+def who_is_asked(scorer: Scorer) -> str:
+    """The kind of question that a scorer asks (empty: none)."""
+    return str(getattr(scorer, "asks", ""))
 
 
 Places = Mapping[str, tuple[GoldenTurn, RenderedTurn]]
@@ -111,7 +117,9 @@ def asks(
         if replay.outcome.scored and replay.outcome not in SILENT and not cut:
             turn, rendered = turns[replay.turn_id]
             for name, scorer in scorers[turn.workload].items():
-                if scorer.measure is replay.measure and isinstance(ask := scorer(replay, turn, rendered), Ask):
+                if scorer.measure is not replay.measure or not who_is_asked(scorer):
+                    continue  # most scorers know by themselves: they are not run for this
+                if isinstance(ask := scorer(replay, turn, rendered), Ask):
                     yield (turn.workload, name), ask
 
 
