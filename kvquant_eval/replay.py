@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from kvquant_eval.core.arms import Arm, ArmRecord, ingredients, plan_arms
-from kvquant_eval.core.attest import canonical_dtype, effective_dtype, judge_arm
+from kvquant_eval.core.attest import effective_dtype, judge_arm
 from kvquant_eval.core.codec import digest, from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.lint.rendering import Inspected
@@ -241,7 +241,7 @@ def _identity(arm: Arm, settings: Settings, facts: EngineFacts | None) -> dict[s
     return {
         "model": settings.model.id,
         "revision": settings.model.revision,
-        "kv_requested": canonical_dtype(arm.treatment.dtype),
+        "kv_requested": arm.treatment.requested,
         "kv_effective": effective_dtype(facts) if facts else "not read back",
         "kv_realisation": str(arm.treatment.realisation),
         "arm": arm.name,

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvquant_eval.cli.plain import known_keys, mapping, record, shown
-from kvquant_eval.core.attest import canonical_dtype
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.limits import check_name
 from kvquant_eval.core.policy import ScorePolicy
-from kvquant_eval.core.records import KVTreatment, Realisation
 from kvquant_eval.core.settings import CANDIDATE_MARKS
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 UNQUANTIZED = ("bfloat16", "auto", "float16")
 
@@ -30,9 +29,9 @@ def baseline(kv: Any) -> KVTreatment:
     to know that.
     """
     made = record(KVTreatment, kv, "baseline", name="baseline")
-    if canonical_dtype(made.dtype) not in UNQUANTIZED:
+    if not {*made.formats} <= {*UNQUANTIZED}:
         rule = f"a dtype that is not quantized ({', '.join(UNQUANTIZED)})"
-        raise DataError(f"baseline.dtype: {rule}, got {shown(made.dtype)}; set baseline.dtype=bfloat16")
+        raise DataError(f"baseline.dtype: {rule}, got {shown(made.requested)}; set baseline.dtype=bfloat16")
     if made.realisation is not Realisation.NATIVE:
         raise DataError("baseline.realisation: native, got 'reference'; leave it out")
     return made

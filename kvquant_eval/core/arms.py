@@ -8,8 +8,9 @@ from typing import Any
 
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.engine import EngineFacts
-from kvquant_eval.core.records import KVTreatment, Prepared, Realisation, Replay, Role
+from kvquant_eval.core.records import Prepared, Replay, Role
 from kvquant_eval.core.settings import PlaceboKind, Settings
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 PLACEBO = KVTreatment(name="placebo", dtype="placebo", realisation=Realisation.REFERENCE)
 REPEAT_ORDER = 1

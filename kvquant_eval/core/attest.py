@@ -8,10 +8,17 @@ from typing import Any
 
 from kvquant_eval.core.codec import DataError, nearest
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
-from kvquant_eval.core.records import Finding, KVTreatment, Realisation
+from kvquant_eval.core.records import Finding
+from kvquant_eval.core.treatment import (
+    SLIDING_WINDOW,
+    UNQUANTIZED,
+    KVTreatment,
+    Realisation,
+    canonical_dtype,
+    skipped_index,
+    together,
+)
 
-_ALIASES = {"fp8": "fp8_e4m3", "half": "float16"}
-_UNQUANTIZED = ("bfloat16", "float16", "float32", "auto")
 NATIVE_DTYPES = (
     "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla",
     "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "ultraquant_4bit",
@@ -30,11 +37,6 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 }
 """Which cache dtypes a backend really implements; backends that are not listed are judged by the engine's own checks.
 The CPU backend starts with the others without a word and decodes wrong tokens (seen on vLLM 0.32)."""
-
-
-def canonical_dtype(dtype: str) -> str:
-    """One name for each dtype: ``fp8`` is ``fp8_e4m3``."""
-    return _ALIASES.get(dtype, dtype)
 
 
 def refuse_impossible(treatment: KVTreatment, platform: str) -> None:
@@ -109,47 +111,49 @@ def _coverage(arm: str, treatment: KVTreatment, layers: Sequence[LayerFacts]) ->
 
     Which layers have a sliding window is not read back: with ``sliding_window`` any layer may be left alone.
     """
-    indices = {str(layer.index) for layer in layers}
-    skip, wanted = set(treatment.skip_layers), _wanted(treatment)
+    indices = {layer.index for layer in layers}
+    windowed = SLIDING_WINDOW in treatment.skip_layers
     problems = [
         f"skip_layers entry {entry!r} matches no layer (0..{len(indices) - 1})"
         for entry in treatment.skip_layers
-        if entry not in indices and entry != "sliding_window"
+        if skipped_index(entry) not in {*indices, None}
     ]
     wrong: dict[str, list[int]] = {}
     for layer in layers:
-        listed = str(layer.index) in skip or ("sliding_window" in skip and not _is_quantized(layer))
-        if listed and _is_quantized(layer):
-            problems.append(f"layer {layer.index} should be skipped, runs {_effective(layer)}")
-        if not listed and _effective(layer) != wanted:
-            wrong.setdefault(_effective(layer), []).append(layer.index)
+        wanted, runs = _wanted(treatment, layer.index), _effective(layer)
+        if runs == wanted or (windowed and not _is_quantized(layer)):
+            continue
+        if wanted in UNQUANTIZED and str(layer.index) in treatment.skip_layers:
+            problems.append(f"layer {layer.index} should be skipped, runs {runs}")
+        else:
+            wrong.setdefault(runs, []).append(layer.index)
     problems += [
-        f"requested {treatment.dtype}, but {len(at)} of {len(layers)} layers run {dtype} (first: layer {at[0]})"
+        f"requested {treatment.requested}, but {len(at)} of {len(layers)} layers run {dtype} (first: layer {at[0]})"
         for dtype, at in sorted(wrong.items())
     ]
-    if wanted not in _UNQUANTIZED and not any(_is_quantized(layer) for layer in layers):
-        problems.append(f"requested {treatment.dtype}, but no layer is quantized")
+    if treatment.requested not in UNQUANTIZED and not any(_is_quantized(layer) for layer in layers):
+        problems.append(f"requested {treatment.requested}, but no layer is quantized")
     return [_invalid(arm, problem) for problem in problems]
 
 
-def _wanted(treatment: KVTreatment) -> str:
-    """What ``_effective`` must say. ``auto`` means: as the model computes, not quantized."""
-    dtype = canonical_dtype(treatment.dtype)
-    if treatment.realisation is Realisation.REFERENCE:
-        return f"{dtype} in bfloat16"
-    return "bfloat16" if dtype == "auto" else dtype
+def _wanted(treatment: KVTreatment, layer: int) -> str:
+    """What ``_effective`` must say of this layer. ``auto`` means: as the model computes, not quantized."""
+    asked = together(*treatment.at(layer))
+    if treatment.realisation is Realisation.REFERENCE and asked != "bfloat16":
+        return f"{asked} in bfloat16"
+    return "bfloat16" if asked == "auto" else asked
 
 
 def _effective(layer: LayerFacts) -> str:
     """The cache dtype's name, unless the storage contradicts it (quantized caches are stored as bytes)."""
     named = canonical_dtype(layer.kv_dtype)
     storage = canonical_dtype(layer.storage)
-    stored = storage if named in _UNQUANTIZED or storage in _UNQUANTIZED else named
+    stored = storage if named in UNQUANTIZED or storage in UNQUANTIZED else named
     return f"{layer.format} in {stored}" if layer.format else stored
 
 
 def _is_quantized(layer: LayerFacts) -> bool:
-    return bool(layer.format) or _effective(layer) not in _UNQUANTIZED
+    return bool(layer.format) or _effective(layer) not in UNQUANTIZED
 
 
 def _scales(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:

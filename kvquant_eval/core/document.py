@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
-from kvquant_eval.core.attest import bytes_per_token, canonical_dtype, effective_dtype, layers_quantized
+from kvquant_eval.core.attest import bytes_per_token, effective_dtype, layers_quantized
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.degeneration import Degeneration
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.noise import Noise, Place
 from kvquant_eval.core.policy import Policy
-from kvquant_eval.core.records import GoldenSet, KVTreatment, Prepared, Role, ScoreDelta
+from kvquant_eval.core.records import GoldenSet, Prepared, Role, ScoreDelta
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.soundness import is_self_test
+from kvquant_eval.core.treatment import KVTreatment
 
 SCHEMA_VERSION = 1
 
@@ -137,7 +138,7 @@ def kv_names(record: ArmRecord) -> dict[str, str]:
     """Requested and effective dtype and the realisation, as they stand beside the model id everywhere."""
     treatment: KVTreatment = record.arm.treatment
     return {
-        "requested": canonical_dtype(treatment.dtype),
+        "requested": treatment.requested,
         "effective": effective_dtype(record.facts) if record.facts else "not read back",
         "realisation": str(treatment.realisation),
     }

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvquant_eval.core.records import MEASURED, Block, BlockResult, Json, KVTreatment
+from kvquant_eval.core.records import MEASURED, Block, BlockResult, Json
+from kvquant_eval.core.treatment import KVTreatment
 
 
 class Engine(Protocol):

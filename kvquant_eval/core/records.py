@@ -72,13 +72,6 @@ class OnDivergence(StrEnum):
     ERROR_MESSAGE = "error_message"
 
 
-class Realisation(StrEnum):
-    """``NATIVE``: the engine stores the dtype. ``REFERENCE``: K and V are rounded to it, then stored as BF16."""
-
-    NATIVE = "native"
-    REFERENCE = "reference"
-
-
 class Role(StrEnum):
     """What an arm is for."""
 
@@ -301,25 +294,6 @@ class BlockResult:
     preemptions: int
     seconds: float
     second_rounding: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KVTreatment:
-    """How an arm stores K and V.
-
-    ``dtype`` is what is asked for: an engine cache dtype (native) or a reference format's name. ``skip_layers`` lists
-    layer indices (as strings) or ``sliding_window``, which stay in the model's dtype.
-    """
-
-    name: str
-    dtype: str
-    realisation: Realisation = Realisation.NATIVE
-    skip_layers: tuple[str, ...] = ()
-
-    @property
-    def engine_dtype(self) -> str:
-        """The cache dtype the engine itself is asked for."""
-        return self.dtype if self.realisation is Realisation.NATIVE else "bfloat16"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from kvquant_eval.core.codec import DataError, digest, nearest
 from kvquant_eval.core.limits import check_name, check_number
 from kvquant_eval.core.policy import Policy
-from kvquant_eval.core.records import KVTreatment, ModelSpec, OnDivergence, ReplayMode, Sampling
+from kvquant_eval.core.records import ModelSpec, OnDivergence, ReplayMode, Sampling
 from kvquant_eval.core.score import Scorer
+from kvquant_eval.core.treatment import KVTreatment, Realisation, is_skip_entry
 
 RESERVED = ("baseline", "baseline_eager", "repeat", "placebo")
 """Arms of every gate (``arms.plan_arms``)."""
@@ -223,10 +224,24 @@ def _check_candidates(candidates: Mapping[str, KVTreatment]) -> None:
         check_name("kv", name, CANDIDATE_MARKS)
         if name in RESERVED:
             raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {name!r}; give it another name")
+        _check_halves(f"kv.{name}", treatment)
         for layer in treatment.skip_layers:
-            if not (layer.isascii() and layer.isdecimal()) and layer != "sliding_window":
+            if not is_skip_entry(layer):
                 rule = "layer numbers or sliding_window"
                 raise DataError(f"kv.{name}.skip_layers: {rule}, got {layer[:80]!r}; such as ['0','29']")
+
+
+def _check_halves(where: str, treatment: KVTreatment) -> None:
+    """K and V each have a format; only a reference treats one otherwise than the other."""
+    if not all(treatment.formats):
+        raise DataError(f"{where}.dtype: a KV dtype, got none; set {where}.dtype=..., or {where}.k and {where}.v")
+    half = next((entry for entry in treatment.skip_layers if "." in entry), "")
+    for key, found in (("k", treatment.k), ("v", treatment.v), ("skip_layers", half)):
+        if found and treatment.realisation is Realisation.NATIVE:
+            rule = "what a native dtype can do (an engine stores K and V of a layer alike)"
+            raise DataError(f"{where}.{key}: {rule}, got {found[:80]!r}; set {where}.realisation=reference")
+    if treatment.realisation is Realisation.REFERENCE and treatment.formats == ("bfloat16", "bfloat16"):
+        raise DataError(f"{where}.dtype: a format to round K or V to, got 'bfloat16'; name one")
 
 
 def _check_sampling(sampling: Sampling) -> None:

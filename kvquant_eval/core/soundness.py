@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvquant_eval.core.arms import ArmRecord
-from kvquant_eval.core.attest import canonical_dtype, judge_arm, judge_baseline, judge_pair
+from kvquant_eval.core.attest import judge_arm, judge_baseline, judge_pair
 from kvquant_eval.core.compare import identical
 from kvquant_eval.core.records import Finding, Measure, Outcome, Role
 from kvquant_eval.core.scorers.likelihood import golden_likelihood
@@ -18,7 +18,7 @@ BROKEN_SHARE = 0.5
 def is_self_test(record: ArmRecord, baseline: ArmRecord) -> bool:
     """A candidate that stores K and V just as its baseline does."""
     a, b = record.arm.treatment, baseline.arm.treatment
-    left, right = ((canonical_dtype(t.dtype), t.realisation, t.skip_layers) for t in (a, b))
+    left, right = ((t.formats, t.realisation, t.skip_layers) for t in (a, b))
     return left == right
 
 

@@ -15,7 +15,8 @@ import pandas as pd
 from typing_extensions import TypedDict
 
 from kvquant_eval.core.codec import canonical, digest, from_data
-from kvquant_eval.core.records import Decision, Realisation
+from kvquant_eval.core.records import Decision
+from kvquant_eval.core.treatment import Realisation
 from kvquant_eval.io import tables as stored
 from kvquant_eval.io.decisions import DecisionDocument, read_decision
 from kvquant_eval.io.runfolder import RunFolder

@@ -24,7 +24,8 @@ from typing import Any, TextIO
 
 from kvquant_eval.core.codec import DataError, from_data, to_data
 from kvquant_eval.core.engine import Engine, EngineSpec
-from kvquant_eval.core.records import Block, GoldenTurn, KVTreatment, ModelSpec
+from kvquant_eval.core.records import Block, GoldenTurn, ModelSpec
+from kvquant_eval.core.treatment import KVTreatment
 
 BEAT_S = 1.0
 

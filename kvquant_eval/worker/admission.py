@@ -17,11 +17,11 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 
 from kvquant_eval.core.codec import DataError, nearest
-from kvquant_eval.core.records import KVTreatment, Realisation
+from kvquant_eval.core.treatment import KVTreatment, Realisation, canonical_dtype, is_skip_entry, skipped_index
 from kvquant_eval.worker.chat import wants_code
 from kvquant_eval.worker.errors import clause, message, printable
 from kvquant_eval.worker.folder import read_object
-from kvquant_eval.worker.formats import FORMATS, NVFP4_BLOCK
+from kvquant_eval.worker.formats import FORMATS
 
 _ONE_FOLDER = "set model.path: weights, tokenizer and configuration come from one folder"
 OWN_ARGS = {
@@ -95,9 +95,11 @@ def check_engine_args(args: Mapping[str, Any]) -> None:
 def check_formats(treatments: Sequence[KVTreatment]) -> None:
     """Raise DataError for a reference format that is not there."""
     for treatment in treatments:
-        if treatment.realisation is Realisation.REFERENCE and treatment.dtype not in FORMATS:
-            hint = nearest(treatment.dtype, FORMATS)
-            raise DataError(f"kv.{treatment.name}.dtype: a reference format, got {treatment.dtype!r}; {hint}")
+        if treatment.realisation is Realisation.REFERENCE:
+            for key, name in (("dtype", treatment.dtype), ("k", treatment.k), ("v", treatment.v)):
+                if name and canonical_dtype(name) not in {*FORMATS, "bfloat16"}:
+                    hint = nearest(name, FORMATS)
+                    raise DataError(f"kv.{treatment.name}.{key}: a reference format, got {name!r}; {hint}")
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:
@@ -170,12 +172,10 @@ def _check_treatment(treatment: KVTreatment, config: ModelConfig) -> None:
     if treatment.realisation is Realisation.REFERENCE:
         if config.use_mla:
             raise _no_mla(treatment, config)
-        if treatment.dtype == "nvfp4" and size % NVFP4_BLOCK:
-            raise DataError(f"{where}.dtype: nvfp4 needs heads of a multiple of {NVFP4_BLOCK}, got {size}; remove it")
     elif current_platform.is_cpu() and not config.use_mla:
         _check_cpu_kernel(f"{where}.dtype", treatment.dtype, size)
     for entry in treatment.skip_layers:
-        if entry != "sliding_window" and not (entry.isdecimal() and int(entry) < layers):
+        if not (is_skip_entry(entry) and (skipped_index(entry) or 0) < layers):
             raise DataError(
                 f"{where}.skip_layers: layers 0 to {layers - 1}, or sliding_window, got {entry!r}; correct it"
             )

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvquant_eval.core.codec import from_data
+from kvquant_eval.core.treatment import SLIDING_WINDOW, KVTreatment, together
 from kvquant_eval.worker.formats import FORMATS, Format
 from kvquant_eval.worker.linear import widen
 
@@ -31,19 +33,22 @@ class KVExtension:
         """See ``linear.widen``."""
         return widen(self.model_runner.model)
 
-    def kv_install(self, format_name: str, skip: list[str]) -> int:
-        """Round K and V of every layer whose index is not in ``skip``; return the number of layers hooked.
+    def kv_install(self, data: dict[str, Any]) -> int:
+        """Round K and V of every layer as a reference treatment asks; return the number of layers hooked.
 
-        Raises ValueError for a layer that does not pass K and V as [num_tokens, num_kv_heads * head_size] (MLA).
+        ``data`` is the KVTreatment as plain data. Raises ValueError for a layer that does not pass K and V as
+        [num_tokens, num_kv_heads * head_size] (MLA).
         """
-        hooked = 0
+        treatment, hooked = from_data(KVTreatment, data, "treatment"), 0
         for name, layer in self._layers():
-            if str(_index(name)) in skip:
+            k, v = treatment.at(_index(name))
+            windowed = SLIDING_WINDOW in treatment.skip_layers and getattr(layer, "sliding_window", None)
+            if windowed or (k, v) == ("bfloat16", "bfloat16"):
                 continue
             if not hasattr(layer, "num_kv_heads") or hasattr(layer, "kv_lora_rank"):
                 raise ValueError(f"{name}: reference formats need separate K and V, got {type(layer).__name__}")
-            layer.register_forward_pre_hook(_Rounding(layer, FORMATS[format_name]))
-            layer.kvquant_format = format_name
+            layer.register_forward_pre_hook(_Rounding(layer, FORMATS.get(k), FORMATS.get(v)))
+            layer.kvquant_format = together(k, v)
             layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64, device=self.model_runner.device)
             hooked += 1
         return hooked
@@ -61,19 +66,23 @@ class KVExtension:
 
 
 class _Rounding:
-    """Forward pre-hook: K and V through ``fmt``. The engine then stores the result in its BF16 cache."""
+    """Forward pre-hook: K through ``k`` and V through ``v`` (None: as they are). The engine then stores the result in
+    its BF16 cache.
+    """
 
-    def __init__(self, layer: Any, fmt: Format) -> None:
+    def __init__(self, layer: Any, k: Format | None, v: Format | None) -> None:
         self.shape = (-1, layer.num_kv_heads, layer.head_size)
-        self.fmt = fmt
+        self.k, self.v = k, v
 
     def __call__(self, layer: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         query, key, value, *rest = args
-        return (query, self._round(layer, key), self._round(layer, value), *rest)
+        return (query, self._round(layer, key, self.k), self._round(layer, value, self.v), *rest)
 
-    def _round(self, layer: Any, x: Tensor) -> Tensor:
+    def _round(self, layer: Any, x: Tensor, fmt: Format | None) -> Tensor:
         """x: [num_tokens, num_kv_heads * head_size] -> the same shape and dtype."""
-        exact = self.fmt(x.view(self.shape)).view(x.shape)
+        if fmt is None:
+            return x
+        exact = fmt(x.view(self.shape)).view(x.shape)
         stored = exact.to(x.dtype)
         layer.kvquant_inexact[0] += (stored.float() != exact).sum()  # stays on the device: no wait for the count
         layer.kvquant_inexact[1] += x.numel()

@@ -8,7 +8,8 @@ from typing import Any
 
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.lint.rendering import Inspected, InspectedTurn
-from kvquant_eval.core.records import GoldenTurn, KVTreatment, ModelSpec
+from kvquant_eval.core.records import GoldenTurn, ModelSpec
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.worker.prepare import open_model
 from kvquant_eval.worker.render import render
 

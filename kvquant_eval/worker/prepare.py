@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import GoldenTurn, KVTreatment, ModelSpec, Prepared, RenderedTurn
+from kvquant_eval.core.records import GoldenTurn, ModelSpec, Prepared, RenderedTurn
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.worker.chat import chat_template, load_tokenizer, template_file
 from kvquant_eval.worker.errors import clause
 from kvquant_eval.worker.folder import check_folder, weights_sha256

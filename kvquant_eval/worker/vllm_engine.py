@@ -12,19 +12,11 @@ from typing import Any
 from vllm import LLM, RequestOutput, SamplingParams, TokensPrompt
 from vllm.engine.arg_utils import EngineArgs
 
-from kvquant_eval.core.codec import from_data
+from kvquant_eval.core.codec import from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
-from kvquant_eval.core.records import (
-    Block,
-    BlockResult,
-    Measure,
-    Outcome,
-    Realisation,
-    Replay,
-    ReplayRequest,
-    Rollout,
-)
+from kvquant_eval.core.records import Block, BlockResult, Measure, Outcome, Replay, ReplayRequest, Rollout
+from kvquant_eval.core.treatment import Realisation
 from kvquant_eval.core.walk import Walk
 from kvquant_eval.worker.chat import load_tokenizer
 from kvquant_eval.worker.forcing import FORCED
@@ -68,7 +60,7 @@ class VllmEngine:
         self.llm = LLM(**args)
         self.widened = sum(self.llm.collective_rpc("kv_widen")) if args.get("enforce_eager") else 0
         if reference:
-            self.llm.collective_rpc("kv_install", args=(treatment.dtype, list(treatment.skip_layers)))
+            self.llm.collective_rpc("kv_install", args=(to_data(treatment),))
 
     def run(self, block: Block, beat: Callable[[], None]) -> BlockResult:
         """See ``Engine.run``. Raises RuntimeError when the prefix cache cannot be reset or replies are missing."""

@@ -311,6 +311,32 @@ RANGES = (
         line="kv.fp8_e4m3.skip_layers: layer numbers or sliding_window, got 'first'; such as ['0','29']",
     ),
     _case(
+        "half a layer for an engine's own dtype",
+        "kv.fp8_e4m3.skip_layers=['7.k']",
+        line=(
+            "kv.fp8_e4m3.skip_layers: what a native dtype can do (an engine stores K and V of a layer alike), got "
+            "'7.k'; set kv.fp8_e4m3.realisation=reference"
+        ),
+    ),
+    _case(
+        "a format of V's own for an engine's own dtype",
+        "+kv.fp8_e4m3.v=nvfp4",
+        line=(
+            "kv.fp8_e4m3.v: what a native dtype can do (an engine stores K and V of a layer alike), got 'nvfp4'; set "
+            "kv.fp8_e4m3.realisation=reference"
+        ),
+    ),
+    _case(
+        "a candidate with a format for K only",
+        "+kv.mine={k: nvfp4, realisation: reference}",
+        line="kv.mine.dtype: a KV dtype, got none; set kv.mine.dtype=..., or kv.mine.k and kv.mine.v",
+    ),
+    _case(
+        "a reference that rounds nothing",
+        "+kv.mine={dtype: bfloat16, realisation: reference}",
+        line="kv.mine.dtype: a format to round K or V to, got 'bfloat16'; name one",
+    ),
+    _case(
         "a number that JSON lacks, for the engine",
         "engine.args.gpu_memory_utilization=nan",
         line=(

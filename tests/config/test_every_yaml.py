@@ -12,8 +12,8 @@ from kvquant_eval.cli.scorers import build_scorer
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.policy import ScoreRole
-from kvquant_eval.core.records import Realisation
 from kvquant_eval.core.scorers.tool_call import ToolCall
+from kvquant_eval.core.treatment import Realisation
 
 NEEDED = {
     ("model", "hub"): ["model.id=org/name", "model.revision=abc"],
@@ -71,3 +71,17 @@ def test_a_users_own_folder_comes_first(tmp_path: Path) -> None:
     (tmp_path / "kv" / "mixed.yaml").write_text("# @package kv.mixed\ndtype: fp8_e4m3\nskip_layers: ['0', '29']\n")
     settings = build(compose(["kv=[mixed]"], str(tmp_path)))
     assert settings.candidates["mixed"].skip_layers == ("0", "29")
+
+
+def test_k_and_v_may_have_formats_of_their_own() -> None:
+    settings = build(compose(["kv=[k8v4_ref]", "kv.k8v4_ref.skip_layers=['0','7.v']"]))
+    assert settings.candidates["k8v4_ref"].requested == "k:fp8_e4m3,v:nvfp4"
+    assert settings.candidates["k8v4_ref"].at(7) == ("fp8_e4m3", "bfloat16")
+
+
+@pytest.mark.parametrize("half", ["k", "v"])
+def test_a_baseline_is_not_quantized_by_halves(half: str) -> None:
+    with pytest.raises(
+        DataError, match=r"^baseline\.dtype: a dtype that is not quantized .* set baseline\.dtype=bfloat16$"
+    ):
+        build(compose([f"+baseline.{half}=nvfp4"]))

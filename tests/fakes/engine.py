@@ -25,17 +25,16 @@ from kvquant_eval.core.records import (
     Block,
     BlockResult,
     GoldenTurn,
-    KVTreatment,
     Measure,
     ModelSpec,
     Outcome,
     Prepared,
-    Realisation,
     RenderedTurn,
     Replay,
     ReplayRequest,
     Rollout,
 )
+from kvquant_eval.core.treatment import KVTreatment, Realisation, together
 from kvquant_eval.core.walk import Walk
 
 LAYERS = 4
@@ -156,7 +155,7 @@ class FakeEngine:
             asked = "bfloat16"
         quantized = asked not in ("auto", "bfloat16")
         scale = {"zero_scales": 0.0, "nan_scales": math.nan, "negative_scales": -1.0}.get(self.fault, 1.0)
-        reference = treatment.realisation is Realisation.REFERENCE and str(index) not in treatment.skip_layers
+        rounded = together(*treatment.at(index)) if treatment.realisation is Realisation.REFERENCE else "bfloat16"
         return LayerFacts(
             name=f"model.layers.{index}.self_attn.attn",
             index=index,
@@ -168,7 +167,7 @@ class FakeEngine:
             v_scale=scale,
             k_scale_tensor=0.5 if self.fault == "half_applied_scales" else scale,
             v_scale_tensor=scale,
-            format=treatment.dtype if reference else "",
+            format="" if rounded == "bfloat16" else rounded,
         )
 
     def _replay(self, request: ReplayRequest, golden: Sequence[int], block: int) -> Replay:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
-from kvquant_eval.core.records import KVTreatment, ModelSpec, Realisation, Sampling
+from kvquant_eval.core.records import ModelSpec, Sampling
 from kvquant_eval.core.scorers.likelihood import ReplyLikelihood, SpanLikelihood
 from kvquant_eval.core.scorers.math_steps import MathSteps
 from kvquant_eval.core.scorers.text import Match
 from kvquant_eval.core.settings import EngineSettings, PlaceboKind, Settings, TrackingSettings
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.pipeline import gate
 

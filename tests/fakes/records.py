@@ -8,16 +8,8 @@ from typing import Any
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
-from kvquant_eval.core.records import (
-    GoldenTurn,
-    KVTreatment,
-    Measure,
-    Outcome,
-    Realisation,
-    RenderedTurn,
-    Replay,
-    ScoreDelta,
-)
+from kvquant_eval.core.records import GoldenTurn, Measure, Outcome, RenderedTurn, Replay, ScoreDelta
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 
 def golden_turn(turn_id: str = "t", **changes: Any) -> GoldenTurn:

@@ -17,7 +17,6 @@ from kvquant_eval.core.records import (
     Block,
     BlockResult,
     GoldenTurn,
-    KVTreatment,
     Measure,
     ModelSpec,
     Outcome,
@@ -26,6 +25,7 @@ from kvquant_eval.core.records import (
     Replay,
     ReplayRequest,
 )
+from kvquant_eval.core.treatment import KVTreatment
 from tests.fakes.engine import FakeEngine, uniform
 from tests.hostile.payloads import LONG, name, names, text
 

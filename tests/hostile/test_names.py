@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import KVTreatment
+from kvquant_eval.core.treatment import KVTreatment
 from tests.fakes.gate import settings
 
 

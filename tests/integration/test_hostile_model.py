@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.engine import EngineSpec
-from kvquant_eval.core.records import KVTreatment
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.io.child import Child
 from tests.fakes.model import write_model
 from tests.fakes.payloads import lay

@@ -18,8 +18,9 @@ from kvquant_eval.core.engine import EngineSpec
 from kvquant_eval.core.lint.fault import Placed
 from kvquant_eval.core.lint.prefix import find_poison, first_difference, reuse
 from kvquant_eval.core.plan import make_blocks
-from kvquant_eval.core.records import BlockResult, GoldenTurn, KVTreatment, RenderedTurn, Sampling
+from kvquant_eval.core.records import BlockResult, GoldenTurn, RenderedTurn, Sampling
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.io.child import Child
 from kvquant_eval.replay import inspect
 

@@ -19,7 +19,8 @@ import pytest
 
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.policy import Rule
-from kvquant_eval.core.records import KVTreatment, Sampling
+from kvquant_eval.core.records import Sampling
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.io import report
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.io.runfolder import RunFolder

@@ -11,8 +11,9 @@ import pytest
 from kvquant_eval.core.arms import Arm, differences, ingredients, plan_arms
 from kvquant_eval.core.codec import digest
 from kvquant_eval.core.plan import make_blocks, plan_sha256
-from kvquant_eval.core.records import KVTreatment, Prepared, Realisation, Role, Sampling
+from kvquant_eval.core.records import Prepared, Role, Sampling
 from kvquant_eval.core.settings import PlaceboKind, Settings
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 from tests.fakes.gate import reference, settings, treatments
 from tests.fakes.records import rendered_turn
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kvquant_eval.core.attest import (
     bytes_per_token,
-    canonical_dtype,
     effective_dtype,
     judge_arm,
     judge_baseline,
@@ -19,7 +19,8 @@ from kvquant_eval.core.attest import (
 )
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
-from kvquant_eval.core.records import Finding, KVTreatment, Realisation
+from kvquant_eval.core.records import Finding
+from kvquant_eval.core.treatment import KVTreatment, Realisation, canonical_dtype
 from tests.fakes.records import facts, layer, treatment
 
 REFERENCE = Realisation.REFERENCE
@@ -121,6 +122,19 @@ def test_reference_formats_are_hooked_over_bf16_storage() -> None:
     ]
     assert "run nvfp4 in bfloat16" in found(wanted, layer(0, format="nvfp4"))[0]
     assert "run int8 in fp8_e4m3" in found(wanted, layer(0, "fp8_e4m3", format="int8"))[0]
+
+
+def test_halves_of_layers_are_judged_by_themselves() -> None:
+    wanted = KVTreatment(name="arm", k="int8", v="nvfp4", realisation=REFERENCE, skip_layers=("1.k", "2"))
+    runs = [layer(0, format="k:int8,v:nvfp4"), layer(1, format="k:bfloat16,v:nvfp4"), layer(2)]
+    assert found(wanted, *runs) == []
+    assert found(wanted, runs[0], replace(runs[0], index=1), runs[2]) == [
+        "requested k:int8,v:nvfp4, but 1 of 3 layers run k:int8,v:nvfp4 in bfloat16 (first: layer 1)"
+    ]
+    assert "layer 2 should be skipped" in found(wanted, *runs[:2], layer(2, format="int8"))[0]
+    assert found(replace(wanted, skip_layers=("4.v",)), layer(0, format="k:int8,v:nvfp4"))[0] == (
+        "skip_layers entry '4.v' matches no layer (0..0)"
+    )
 
 
 def test_a_hook_left_in_a_native_arm() -> None:

@@ -13,9 +13,10 @@ from kvquant_eval.core.arms import ArmRecord, plan_arms
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.judge import Judgement, judge
 from kvquant_eval.core.plan import make_blocks
-from kvquant_eval.core.records import Decision, GoldenTurn, KVTreatment, Measure, Outcome, Prepared, Replay
+from kvquant_eval.core.records import Decision, GoldenTurn, Measure, Outcome, Prepared, Replay
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.soundness import is_self_test
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.io.golden import load
 from kvquant_eval.io.runfolder import count
 from tests.fakes.engine import FakeEngine, prepare

@@ -17,7 +17,8 @@ import pytest
 from kvquant_eval.core.codec import DataError, from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.plan import make_blocks
-from kvquant_eval.core.records import BlockResult, KVTreatment, Sampling
+from kvquant_eval.core.records import BlockResult, Sampling
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.io.child import Child, EngineDied
 from tests.fakes.kills import wait_until
 from tests.fakes.records import rendered_turn

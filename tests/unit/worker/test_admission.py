@@ -12,7 +12,7 @@ import pytest
 from vllm.engine.arg_utils import EngineArgs
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import KVTreatment, Realisation
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.worker.admission import OWN_ARGS, Admitted, admit, check_engine_args, check_formats
 from tests.fakes.model import VOCABULARY, write_model
 from tests.fakes.records import treatment
@@ -189,12 +189,9 @@ def test_unknown_reference_formats_get_the_nearest() -> None:
     check_formats([treatment("int8", Realisation.REFERENCE), treatment("anything")])
     with pytest.raises(DataError, match=r"^kv\.arm\.dtype: a reference format, got 'int9'; did you mean 'int8'\?"):
         check_formats([treatment("int9", Realisation.REFERENCE)])
-
-
-def test_nvfp4_blocks_must_fit_the_heads(small: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvquant_eval.worker.admission.NVFP4_BLOCK", 64)
-    with pytest.raises(DataError, match=r"^kv\.arm\.dtype: nvfp4 needs heads of a multiple of 64, got 32; remove it$"):
-        ask(small(), treatment("nvfp4", Realisation.REFERENCE))
+    mixed = KVTreatment(name="arm", k="bfloat16", v="nvfp5", realisation=Realisation.REFERENCE)
+    with pytest.raises(DataError, match=r"^kv\.arm\.v: a reference format, got 'nvfp5'; did you mean 'nvfp4'\?"):
+        check_formats([mixed])
 
 
 def test_unknown_engine_arguments_get_the_nearest() -> None:

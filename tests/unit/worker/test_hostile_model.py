@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import KVTreatment, ModelSpec, Prepared
+from kvquant_eval.core.records import ModelSpec, Prepared
+from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.worker.prepare import prepare
 from tests.fakes.model import write_model
 from tests.fakes.payloads import lay

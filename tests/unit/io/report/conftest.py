@@ -18,18 +18,17 @@ from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import (
     GoldenSet,
     GoldenTurn,
-    KVTreatment,
     Measure,
     ModelSpec,
     Outcome,
     Prepared,
-    Realisation,
     RenderedTurn,
     Replay,
     Sampling,
 )
 from kvquant_eval.core.score import Score
 from kvquant_eval.core.settings import EngineSettings, PlaceboKind, Settings, TrackingSettings
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io import report
 
 

@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from kvquant_eval.core.records import KVTreatment, Realisation
 from kvquant_eval.core.text import LINE_CHARS
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io import tables
 from kvquant_eval.io.report import svg
 from kvquant_eval.io.report.blocks import Panel

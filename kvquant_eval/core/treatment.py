@@ -1,0 +1,81 @@
+"""How an arm stores K and V: what is asked for, layer by layer, and how it is called."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+UNQUANTIZED = ("bfloat16", "float16", "float32", "auto")
+SLIDING_WINDOW = "sliding_window"
+_ALIASES = {"fp8": "fp8_e4m3", "half": "float16"}
+_SKIP = re.compile(rf"[0-9]+(\.[kv])?|{SLIDING_WINDOW}")
+
+
+class Realisation(StrEnum):
+    """``NATIVE``: the engine stores the dtype. ``REFERENCE``: K and V are rounded to it, then stored as BF16."""
+
+    NATIVE = "native"
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVTreatment:
+    """How an arm stores K and V.
+
+    ``dtype`` is what is asked for: an engine cache dtype (native) or a reference format's name; ``k`` and ``v`` stand
+    in for it where one of the two has a format of its own (reference only). ``skip_layers`` lists what stays as the
+    model computes it: layer indices (``"7"``), ``sliding_window``, or one half of a layer (``"7.k"``, reference only).
+    """
+
+    name: str
+    dtype: str = ""
+    realisation: Realisation = Realisation.NATIVE
+    skip_layers: tuple[str, ...] = ()
+    k: str = ""
+    v: str = ""
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        """What is asked for K and for V, by their canonical names."""
+        return canonical_dtype(self.k or self.dtype), canonical_dtype(self.v or self.dtype)
+
+    @property
+    def requested(self) -> str:
+        """The KV dtype as it stands beside the model id: ``fp8_e4m3``, or ``k:fp8_e4m3,v:nvfp4``."""
+        return together(*self.formats)
+
+    @property
+    def engine_dtype(self) -> str:
+        """The cache dtype the engine itself is asked for."""
+        return self.dtype if self.realisation is Realisation.NATIVE else "bfloat16"
+
+    def at(self, layer: int) -> tuple[str, str]:
+        """What is asked for K and for V in the layer of this index; ``bfloat16`` where it stays as it is."""
+        if str(layer) in self.skip_layers:
+            return "bfloat16", "bfloat16"
+        k, v = self.formats
+        return (
+            "bfloat16" if f"{layer}.k" in self.skip_layers else k,
+            "bfloat16" if f"{layer}.v" in self.skip_layers else v,
+        )
+
+
+def canonical_dtype(dtype: str) -> str:
+    """One name for each dtype: ``fp8`` is ``fp8_e4m3``."""
+    return _ALIASES.get(dtype, dtype)
+
+
+def together(k: str, v: str) -> str:
+    """One name for what K and V are stored as."""
+    return k if k == v else f"k:{k},v:{v}"
+
+
+def is_skip_entry(entry: str) -> bool:
+    """Whether ``skip_layers`` may hold it, in whatever model."""
+    return _SKIP.fullmatch(entry) is not None
+
+
+def skipped_index(entry: str) -> int | None:
+    """The layer that an entry of ``skip_layers`` names; None for ``sliding_window``."""
+    return None if entry == SLIDING_WINDOW else int(entry.partition(".")[0])

@@ -1,0 +1,158 @@
+"""KV formats as others implement them, and values to compare ours with theirs on.
+
+The elements come from ml_dtypes, blocks from torchao (MX) and compressed-tensors (NVFP4, INT, scales per token and
+head); none of them shares code with ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from compressed_tensors.quantization import QuantizationArgs, fake_quantize
+from compressed_tensors.quantization.utils.helpers import calculate_qparams
+from torch import Tensor
+
+logging.getLogger("torchao").setLevel(logging.ERROR)  # it misses its CUDA kernels
+from torchao.prototype.mx_formats.mx_tensor import to_dtype, to_mx  # noqa: E402
+
+ELEMENTS: Mapping[str, tuple[Any, float]] = {
+    "fp8_e4m3": (ml_dtypes.float8_e4m3fn, 448.0),
+    "fp8_e5m2": (ml_dtypes.float8_e5m2, 57344.0),
+    "e2m1": (ml_dtypes.float4_e2m1fn, 6.0),
+}
+"""Their element types, with the largest finite value of each."""
+
+
+def element(name: str, x: Tensor) -> Tensor:
+    """ml_dtypes' rounding, of values clipped to what is finite."""
+    dtype, largest = ELEMENTS[name]
+    return torch.from_numpy(x.float().numpy().clip(-largest, largest).astype(dtype).astype(np.float32))
+
+
+def per_token_head(kind: str, bits: int, largest: float, x: Tensor) -> Tensor:
+    """compressed-tensors' rounding, row by row, under the scale largest magnitude / ``largest``."""
+    y = x.float()
+    scale = y.abs().amax(-1, keepdim=True) / largest
+    theirs = fake_quantize(y, scale, None, QuantizationArgs(num_bits=bits, type=kind, strategy="channel"))
+    return torch.where(scale == 0, 0.0, theirs)
+
+
+def e5m2_per_token_head(x: Tensor) -> Tensor:
+    """compressed-tensors has no E5M2: ml_dtypes under the same scale."""
+    y = x.float()
+    scale = y.abs().amax(-1, keepdim=True) / 57344
+    return torch.where(scale == 0, 0.0, element("fp8_e5m2", y / scale) * scale)
+
+
+def nvfp4(x: Tensor) -> Tensor:
+    """Each E4M3 scale and E2M1 element by ml_dtypes."""
+    blocks = x.float().reshape(-1, 16)
+    scale = element("fp8_e4m3", blocks.abs().amax(-1, keepdim=True) / 6).clamp(min=2.0**-9)
+    return (element("e2m1", blocks / scale) * scale).reshape(x.shape)
+
+
+def mx(name: str, largest: int, x: Tensor) -> Tensor:
+    """By the words of OCP MX 1.0, section 6.3, in float64: scales from the logarithm, elements by ml_dtypes."""
+    blocks = x.double().numpy().reshape(-1, 32)
+    with np.errstate(divide="ignore"):
+        power = np.floor(np.log2(abs(blocks).max(axis=1, keepdims=True))) - largest
+    scale = np.exp2(power.clip(min=-127))
+    elements = element(name, torch.from_numpy((blocks / scale).astype(np.float32))).double().numpy()
+    return torch.from_numpy((elements * scale).astype(np.float32)).reshape(x.shape)
+
+
+def compressed_nvfp4(x: Tensor) -> Tensor:
+    """compressed-tensors' FP4 under its own E4M3 scales of 16."""
+    blocks = x.float().reshape(-1, 16)
+    scheme = QuantizationArgs(num_bits=4, type="float", strategy="channel", scale_dtype=torch.float8_e4m3fn)
+    scale, _ = calculate_qparams(blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True), scheme)
+    return fake_quantize(blocks, scale.float(), None, scheme).reshape(x.shape)
+
+
+def torchao_mx(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """Torchao's MX, its scales by OCP's own rule (floor)."""
+    scale, data = to_mx(x, dtype, 32)
+    return to_dtype(data, scale, dtype, 32, torch.float32)
+
+
+ORACLES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "fp8_e4m3": partial(element, "fp8_e4m3"),
+    "fp8_e5m2": partial(element, "fp8_e5m2"),
+    "fp8_e4m3_per_token_head": partial(per_token_head, "float", 8, 448),
+    "fp8_e5m2_per_token_head": e5m2_per_token_head,
+    "int8": partial(per_token_head, "int", 8, 127),
+    "int4": partial(per_token_head, "int", 4, 7),
+    "nvfp4": nvfp4,
+    "mxfp4": partial(mx, "e2m1", 2),
+    "mxfp8": partial(mx, "fp8_e4m3", 8),
+}
+"""Every format as others would round it."""
+
+ENGINES: Mapping[str, tuple[Callable[[Tensor], Tensor], int, float]] = {
+    "nvfp4": (compressed_nvfp4, 16, 6 * 2.0**-10),
+    "mxfp4": (partial(torchao_mx, torch.float4_e2m1fn_x2), 32, 2.0 ** (-125 + 2)),
+    "mxfp8": (partial(torchao_mx, torch.float8_e4m3fn), 32, 2.0 ** (-125 + 8)),
+}
+"""Whole implementations, with their block and the largest magnitude that it must have: compressed-tensors stores
+nothing of a block whose scale rounds to zero, torchao's least scale is 2 ** -126 where E8M0 has 2 ** -127."""
+
+
+def differences(name: str, x: Tensor, ours: Tensor) -> dict[str, tuple[int, int]]:
+    """(values that differ, values compared) by implementation."""
+    found = {"element types": (int((ours != ORACLES[name](x)).sum()), ours.numel())}
+    if name in ENGINES:
+        theirs, block, least = ENGINES[name]
+        largest = x.float().abs().unflatten(-1, (-1, block)).amax(-1)
+        counted = ((largest > least) | (largest == 0)).repeat_interleave(block, -1)
+        found["whole"] = int(((ours != theirs(x)) & counted).sum()), int(counted.sum())
+    return found
+
+
+def all_bf16() -> Tensor:
+    """Every finite BF16 value, [65280]."""
+    values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    return values[values.isfinite()]
+
+
+def codes(name: str) -> Tensor:
+    """Every finite value of an element type, float32, in order."""
+    dtype, _ = ELEMENTS[name]
+    values = np.arange(16 if name == "e2m1" else 256, dtype=np.uint8).view(dtype).astype(np.float32)
+    return torch.from_numpy(np.unique(values[np.isfinite(values)]))
+
+
+def ties(name: str) -> Tensor:
+    """The midpoints between the codes, each with its two neighbours in float32."""
+    values = codes(name)
+    middle = (values[1:] + values[:-1]) / 2
+    return torch.cat([middle, torch.nextafter(middle, middle * 0), torch.nextafter(middle, middle * 2)])
+
+
+def inputs(tokens: int) -> dict[str, Tensor]:
+    """Heads of 64 to compare formats on, by what they are: [..., 64]; those of random values are [tokens, 3, 64]."""
+    generator = torch.Generator().manual_seed(0)
+    every = all_bf16()
+    shuffled = every[torch.randperm(len(every), generator=generator)]
+    points = torch.cat([torch.cat([codes(name), ties(name)]) for name in ELEMENTS])
+    led = torch.cat([torch.full((len(points), 1), 6.0), points.unsqueeze(1).expand(-1, 63)], 1)
+    normal = torch.randn(tokens, 3, 64, generator=generator)
+    tails = normal / torch.randn(tokens, 3, 64, generator=generator).abs().clamp(min=1e-3)
+    spiked = normal.clone()
+    spiked[..., ::16] *= 300
+    made = {
+        "every BF16 value, in order": every.view(-1, 64),
+        "every BF16 value, shuffled": shuffled.view(-1, 64),
+        "every code and tie under a block's largest of 6": led,
+        "normal": normal.bfloat16(),
+        "normal, float32": normal,
+        "heavy tails": tails.bfloat16(),
+        "an outlier a block": spiked.bfloat16(),
+        "blocks of zeros": torch.where(torch.arange(64) < 32, 0.0, normal).bfloat16(),
+    }
+    return made | {f"normal x {size:g}": (normal * size).bfloat16() for size in (1e-38, 1e-4, 0.02, 40.0, 1e4, 1e37)}
