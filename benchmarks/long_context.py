@@ -131,7 +131,7 @@ def check(run: RunFolder, least: int) -> Iterator[str]:
         yield f"prompts of {[len(turn.prompt_ids) for turn in plan.turns]} tokens"
     for name in decision["arms"]:
         yield from (f"{name}: {problem}" for problem in _check_arm(run, name, plan))
-    for name in ("turns.parquet", "deltas.parquet", "report.md", "report.html", "junit.xml"):
+    for name in ("turns.parquet", "deltas.parquet", "fidelity.parquet", "report.md", "report.html", "junit.xml"):
         if not (run.path / name).is_file():
             yield f"no {name}"
 

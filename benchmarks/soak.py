@@ -36,6 +36,7 @@ LAST_FILES = (
     "decision.json",
     "turns.parquet",
     "deltas.parquet",
+    "fidelity.parquet",
     "report.md",
     "report.html",
     "junit.xml",

@@ -22,8 +22,8 @@ from kvquant_eval.core.judge import Judgement, asked, judge
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_out, oracles, refuse_unready
+from kvquant_eval.io import fidelity, report, tables, tracking
 from kvquant_eval.io import golden as golden_io
-from kvquant_eval.io import report, tables, tracking
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
 from kvquant_eval.replay import ReplayPlan, Stage, plan_replay, prepare, stored_arm
 
@@ -244,7 +244,8 @@ def _decide(
     pinned = run.config()["pinned"]
     post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)
     judgement = judge(settings, prepared, golden.turns, records, run.answers.read())
-    decided = document(judgement, settings, prepared, golden, post_hoc)
+    near = fidelity.read(run, [record.arm for record in records], prepared.turns)
+    decided = document(judgement, settings, prepared, golden, post_hoc, near)
     head = {
         "schema_version": SCHEMA_VERSION,
         "run_id": run.run_id,
@@ -253,7 +254,7 @@ def _decide(
     }
     result = {**head, **decided}
     run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
-    tables.write(run.path, judgement, decided["model"], prepared)
+    tables.write(run.path, judgement, decided["model"], prepared, near)
     report.write(run.path, result, judgement, golden, prepared)
     write_json(run.path / "decision.json", result)
     return GateRun(folder=run, document=result, judgement=judgement, golden=golden, prepared=prepared)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.attest import bytes_per_token, effective_dtype, layers_quantized
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.degeneration import Degeneration
+from kvquant_eval.core.fidelity import TurnFidelity, as_data
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.noise import Noise, Place
@@ -28,12 +29,18 @@ def policy_sha256(policy: Policy) -> str:
 
 
 def document(
-    judgement: Judgement, settings: Settings, prepared: Prepared, golden: GoldenSet, post_hoc: bool
+    judgement: Judgement,
+    settings: Settings,
+    prepared: Prepared,
+    golden: GoldenSet,
+    post_hoc: bool,
+    fidelity: Mapping[str, Sequence[TurnFidelity]],
 ) -> dict[str, Any]:
     """The decision without what belongs to one run only (id, times): equal replays and policy give equal bytes.
 
     ``post_hoc``: the policy is not the one that was hashed before the first token. ``identity_sha256`` is equal for
-    runs that ask the same question: model, golden set, policy, engine version and candidates.
+    runs that ask the same question: model, golden set, policy, engine version and candidates. ``fidelity`` is by arm;
+    it is shown beside the decision, which was made without it.
     """
     arms = judgement.arms
     base = arms["baseline"]
@@ -77,6 +84,7 @@ def document(
             for name, classes in judgement.compounding.items()
             if classes
         },
+        "fidelity": {name: {"baseline": arms[name].arm.baseline, **as_data(turns)} for name, turns in fidelity.items()},
         "arms": {n: _arm(r) for n, r in arms.items()},
     }
 

@@ -119,6 +119,19 @@ class Candidate(Compared):
     baseline: ArmName
 
 
+class Means(TypedDict):
+    """How near an arm's next-token distributions are to its baseline's; null where nothing could be compared."""
+
+    kl: float | None
+    top1_agreement: float | None
+
+
+class Fidelity(TypedDict):
+    """The same over all turns; by class and position it is not read."""
+
+    all: Means
+
+
 class Baseline(TypedDict):
     """The arm that all others are compared with."""
 
@@ -143,6 +156,7 @@ class DecisionDocument(TypedDict):
     controls: dict[str, Compared]
     candidates: list[Candidate]
     arms: dict[str, Arm]
+    fidelity: NotRequired[dict[str, Fidelity]]
 
 
 def read_decision(path: Path) -> DecisionDocument:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from kvquant_eval.core.codec import DataError, from_json, to_json
 from kvquant_eval.core.records import BlockResult, Replay
 
 VERSION = 1
+Place = tuple[int, int]
+"""(First byte, bytes): a block's lines and its commit line."""
 HEADER, COMMIT = '{"journal"', '{"commit"'
 
 
@@ -52,17 +57,32 @@ class Journal:
 
         Raises DataError for a whole block of another arm, and where a replay is as it was written, but no replay.
         """
+        if self.path.exists():
+            with self.path.open(encoding="utf-8", errors="replace") as file:
+                yield from self._blocks(file)
+
+    def places(self) -> dict[int, Place]:
+        """Where each committed block lies, by its index: blocks can be read in another order than they ran in."""
+        found: dict[int, Place] = {}
         if not self.path.exists():
-            return
-        lines: list[str] = []
-        with self.path.open(encoding="utf-8", errors="replace") as file:
+            return found
+        at = start = 0
+        with self.path.open("rb") as file:
             for line in file:
-                if line.startswith(COMMIT) and line.endswith("\n"):
-                    if (result := self._block(lines, line.rstrip("\n"))) is not None:
-                        yield result
-                    lines = []
-                else:
-                    lines.append(line.rstrip("\n"))
+                at += len(line)
+                if line.startswith(COMMIT.encode()) and line.endswith(b"\n"):
+                    with suppress(ValueError, KeyError, TypeError):  # damaged
+                        found[operator.index(json.loads(line)["commit"])] = (start, at - start)
+                    start = at
+        return found
+
+    def read(self, place: Place) -> BlockResult | None:
+        """The block at a place, None where it is damaged. Raises DataError as ``blocks`` does."""
+        start, size = place
+        with self.path.open("rb") as file:
+            file.seek(start)
+            raw = BytesIO(file.read(size))
+        return next(self._blocks(TextIOWrapper(raw, encoding="utf-8", errors="replace")), None)
 
     def truncate_unfinished(self) -> None:
         """Cut what stands behind the header and the last commit line, so that the next block begins on a line of its
@@ -77,6 +97,16 @@ class Journal:
                 if line.startswith((HEADER.encode(), COMMIT.encode())) and line.endswith(b"\n"):
                     end = at
             file.truncate(end)
+
+    def _blocks(self, file: Iterable[str]) -> Iterator[BlockResult]:
+        lines: list[str] = []
+        for line in file:
+            if line.startswith(COMMIT) and line.endswith("\n"):
+                if (result := self._block(lines, line.rstrip("\n"))) is not None:
+                    yield result
+                lines = []
+            else:
+                lines.append(line.rstrip("\n"))
 
     def _append(self, lines: Sequence[str]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

@@ -120,6 +120,9 @@ def _metrics(document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[
         "arm/decoded_tokens_per_s": replayed.get("decoded_tokens_per_s"),
         "arm/prefix_cache_share": replayed.get("prefix_cache_share"),
     }
+    compared = "repeat" if arm["decision"] == "BASELINE" else arm["name"]
+    if (near := document.get("fidelity", {}).get(compared)) is not None:
+        values |= {"fidelity/kl": near["all"]["kl"], "fidelity/top1": near["all"]["top1_agreement"]}
     if arm["decision"] != "BASELINE":
         values["gate/pass"] = int(arm["decision"] == Decision.PROMOTE)
     for workload, judged in arm.get("classes", {}).items():

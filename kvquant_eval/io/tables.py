@@ -1,11 +1,13 @@
-"""``turns.parquet`` (one row a turn x arm x epoch x scorer) and ``deltas.parquet`` (one row a turn x arm x scorer).
+"""``turns.parquet`` (one row a turn x arm x epoch x scorer), ``deltas.parquet`` (one row a turn x arm x scorer) and
+``fidelity.parquet`` (one row a turn x arm).
 
-Both carry the schema version of ``decision.json`` in their metadata, and a checksum a page.
+All carry the schema version of ``decision.json`` in their metadata, and a checksum a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pandas as pd
 
 from kvquant_eval.core.codec import DataError, to_data
 from kvquant_eval.core.document import SCHEMA_VERSION
+from kvquant_eval.core.fidelity import Means, TurnFidelity
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import Prepared
 from kvquant_eval.core.text import safe, writable
@@ -23,12 +26,20 @@ TURNS = {
 }  # fmt: skip
 DELTAS = {"arm": "str", "turn_id": "str", "scorer": "str", "drop": "float64"}
 """The columns that readers rely on; only points and drops may be empty."""
+MEANS = {field.name: "int64" if field.name == "n_tokens" else "float64" for field in fields(Means)}
 
 
-def write(folder: Path, judgement: Judgement, model: Mapping[str, Any], prepared: Prepared) -> None:
-    """Write both tables; model id and KV dtype stand in every row."""
+def write(
+    folder: Path,
+    judgement: Judgement,
+    model: Mapping[str, Any],
+    prepared: Prepared,
+    fidelity: Mapping[str, Sequence[TurnFidelity]],
+) -> None:
+    """Write the tables; model id and KV dtype stand in every row."""
     save(turns_frame(judgement, model, prepared), folder / "turns.parquet")
     save(deltas_frame(judgement, model), folder / "deltas.parquet")
+    save(fidelity_frame(judgement, model, fidelity), folder / "fidelity.parquet")
 
 
 def save(frame: pd.DataFrame, path: Path) -> None:
@@ -38,7 +49,8 @@ def save(frame: pd.DataFrame, path: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, pd.DataFrame]:
-    """Both tables, ``turns`` and ``deltas``. A table of a run without scores is empty and has no columns.
+    """Those that MLflow's are made of, ``turns`` and ``deltas``. A table of a run without scores is empty and has no
+    columns.
 
     Raises DataError, in one line, for a damaged table, one of another schema version, and one that lacks a column.
     """
@@ -108,6 +120,29 @@ def deltas_frame(judgement: Judgement, model: Mapping[str, Any]) -> pd.DataFrame
         for delta in deltas
     ]
     return pd.DataFrame(rows)
+
+
+def fidelity_frame(
+    judgement: Judgement, model: Mapping[str, Any], fidelity: Mapping[str, Sequence[TurnFidelity]]
+) -> pd.DataFrame:
+    """Every planned turn of an arm against its baseline; units and signs as in ``core.fidelity.Means``."""
+    rows = [
+        {
+            **_identity(model, arm),
+            "baseline_arm": judgement.arms[arm].arm.baseline,
+            "turn_id": turn.turn_id,
+            "workload": turn.workload,
+            "conversation_id": turn.conversation_id,
+            "turn_index": turn.turn_index,
+            **asdict(turn.means),
+            "first_divergence": turn.first_divergence,
+            "missing": writable(turn.missing),
+        }
+        for arm, turns in fidelity.items()
+        for turn in turns
+    ]
+    frame = pd.DataFrame(rows)
+    return frame if frame.empty else frame.astype({**MEANS, "first_divergence": "Int64"})
 
 
 def _identity(model: Mapping[str, Any], arm: str) -> dict[str, Any]:

@@ -71,6 +71,10 @@ def document(model: str, run_id: str, **change: Any) -> dict[str, Any]:
         "sampling": {"temperature": 0.0, "epochs": 1}, "baseline": {"kv": {**BF16, **STORED}},
         "controls": {"repeat": repeat},
         "candidates": [candidate], "arms": {"baseline": arm, "fp8": arm},
+        "fidelity": {
+            "repeat": {"all": {"kl": 0.0, "top1_agreement": 1.0}},
+            "fp8": {"all": {"kl": 0.015, "top1_agreement": 0.97}},
+        },
     }  # fmt: skip
 
 

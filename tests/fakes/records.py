@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
+from kvquant_eval.core.fidelity import TurnFidelity, measure
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
-from kvquant_eval.core.records import GoldenTurn, Measure, Outcome, RenderedTurn, Replay, ScoreDelta
+from kvquant_eval.core.records import GoldenTurn, Measure, Outcome, RenderedTurn, Replay, Role, ScoreDelta
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 
@@ -133,3 +135,19 @@ def deltas(drops: Sequence[float | None], **changes: Any) -> list[ScoreDelta]:
 
 def headroom(of: Sequence[ScoreDelta], points: float = 80.0) -> Mapping[Key, float]:
     return {(d.turn_id, d.scorer): points for d in of}
+
+
+def beside(records: Sequence[ArmRecord], turns: Iterable[RenderedTurn]) -> dict[str, tuple[TurnFidelity, ...]]:
+    """As ``io.fidelity.read``, from replays in memory."""
+    replays = {
+        record.arm.name: {r.turn_id: r for r in record.replays if r.measure is Measure.FORCED} for record in records
+    }
+    turns = tuple(turns)
+    return {
+        arm.name: tuple(
+            measure(turn, replays[arm.baseline].get(turn.turn_id), replays[arm.name].get(turn.turn_id))
+            for turn in turns
+        )
+        for arm in (record.arm for record in records)
+        if arm.role is not Role.BASELINE
+    }

@@ -49,7 +49,7 @@ def test_every_file_of_a_run_folder(four: Run) -> None:
 
 
 def test_every_row_of_every_table(four: Run) -> None:
-    for name in ("turns.parquet", "deltas.parquet"):
+    for name in ("turns.parquet", "deltas.parquet", "fidelity.parquet"):
         frame = pd.read_parquet(four.folder / name)
         assert frame[["model", "kv_requested", "kv_effective", "kv_realisation"]].notna().all().all()
         for arm, (requested, effective) in CANDIDATES.items():

@@ -16,7 +16,15 @@ from tests.integration.conftest import FOUR, Run
 
 pytestmark = pytest.mark.integration
 
-ARTIFACTS = ("config.yaml", "prepared.json", "plan.jsonl", "turns.parquet", "deltas.parquet", "decision.json")
+ARTIFACTS = (
+    "config.yaml",
+    "prepared.json",
+    "plan.jsonl",
+    "turns.parquet",
+    "deltas.parquet",
+    "fidelity.parquet",
+    "decision.json",
+)
 REPORTS = ("report.md", "report.html", "junit.xml")
 
 

@@ -508,8 +508,28 @@ def test_a_decision_is_recomputed_byte_for_byte(folder: Path, copied: RunFolder,
         return [line for line in text.splitlines() if '"created_at"' not in line]
 
     assert strip(after) == strip(before)
-    for name in ("turns.parquet", "deltas.parquet"):
+    for name in ("turns.parquet", "deltas.parquet", "fidelity.parquet"):
         pd.testing.assert_frame_equal(pd.read_parquet(copied.path / name), pd.read_parquet(few.folder.path / name))
+
+
+def test_fidelity_is_written_for_every_arm_and_turn(few: GateRun) -> None:
+    frame = pd.read_parquet(few.folder.path / "fidelity.parquet")
+    assert set(frame["arm"]) == set(few.document["fidelity"]) == {"repeat", "placebo", *FEW}
+    assert set(frame["baseline_arm"]) == {"baseline"}
+    assert frame.groupby("arm")["turn_id"].nunique().to_dict() == dict.fromkeys(few.document["fidelity"], 40)
+    repeat, hit = (frame[frame["arm"] == name] for name in ("repeat", "drops_faq"))
+    assert (repeat["kl"] == 0.0).all()
+    assert repeat["first_divergence"].isna().all()
+    assert (hit[hit["workload"] == "faq"]["golden_drop"] > 1).all()
+    left_out = frame[frame["missing"] != ""]
+    assert set(left_out["arm"]) == {"infra_errors"}
+    assert left_out["missing"].str.startswith("arm: infra_error").all()
+    assert left_out["kl"].isna().all()
+    assert (left_out["n_tokens"] == 0).all()
+    counted = few.document["fidelity"]["infra_errors"]["all"]
+    assert (counted["n_turns"], counted["n_left_out"]) == (40 - len(left_out), len(left_out))
+    means = frame.groupby("arm")[["kl", "n_tokens"]].apply(lambda t: (t.kl * t.n_tokens).sum() / t.n_tokens.sum())
+    assert means["placebo"] == pytest.approx(few.document["fidelity"]["placebo"]["all"]["kl"])
 
 
 def test_another_policy_afterwards_is_marked(folder: Path, copied: RunFolder, few: GateRun) -> None:
@@ -578,7 +598,7 @@ def test_every_arm_is_named_with_its_dtype(everything: GateRun) -> None:
     assert set(kv) == set(everything.document["arms"])
 
 
-@pytest.mark.parametrize("name", ["turns.parquet", "deltas.parquet"])
+@pytest.mark.parametrize("name", ["turns.parquet", "deltas.parquet", "fidelity.parquet"])
 def test_every_row_of_a_table_has_model_and_dtype(everything: GateRun, name: str) -> None:
     frame = pd.read_parquet(everything.folder.path / name)
     assert set(frame["model"]) == {"org/fake-model"}

@@ -45,7 +45,7 @@ def broken(whole: Path, tmp_path: Path) -> Callable[..., RunFolder]:
 
     def cut(blocks: int = 2, arms: tuple[str, ...] = ARMS) -> RunFolder:
         (path,) = (tmp_path / "runs").iterdir()
-        for name in ("tracking.json", "decision.json", "turns.parquet", "deltas.parquet"):
+        for name in ("tracking.json", "decision.json", "turns.parquet", "deltas.parquet", "fidelity.parquet"):
             (path / name).unlink()
         for name in arms:
             journal = RunFolder(path).arm(name).journal.path

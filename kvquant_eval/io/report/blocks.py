@@ -58,7 +58,7 @@ class Panel:
     """One small plot: a mark for every turn's drop in points, > 0 is worse, or lines where ``y_label`` is another.
 
     ``series`` are (name, x values, y values); ``threshold`` is the drop that flags a turn; ``band`` (low, high) the
-    placebo's.
+    placebo's; ``ticks`` what stands at x = 0, 1, 2, ... where that is no number.
     """
 
     title: str
@@ -67,6 +67,7 @@ class Panel:
     threshold: float | None
     band: tuple[float, float] | None
     y_label: str = DROP
+    ticks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

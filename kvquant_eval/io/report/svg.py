@@ -57,7 +57,8 @@ def draw(panel: Panel, caption: str) -> str:
 def _plot(panel: Panel, figure: Figure) -> None:
     axes = figure.subplots()
     lines = panel.y_label != DROP
-    figure.subplots_adjust(left=0.14, right=0.97, top=0.76 if lines else 0.82, bottom=0.16)
+    bottom = 0.22 if panel.ticks else 0.16
+    figure.subplots_adjust(left=0.14, right=0.97, top=0.76 if lines else 0.82, bottom=bottom)
     if panel.band:
         axes.axhspan(*panel.band, color=BAND, alpha=0.25, linewidth=0, label="placebo")
     axes.axhline(0.0, color=INK, linewidth=0.6)
@@ -71,7 +72,10 @@ def _plot(panel: Panel, figure: Figure) -> None:
     axes.set_title(_label(panel.title), loc="left", fontsize=9, fontweight="bold", pad=34 if lines else 20)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if panel.ticks:
+        axes.set_xticks(range(len(panel.ticks)), panel.ticks, fontsize=8)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.legend(
         fontsize=8,
         frameon=False,

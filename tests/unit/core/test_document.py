@@ -22,6 +22,7 @@ from kvquant_eval.io.golden import load
 from kvquant_eval.io.runfolder import count
 from tests.fakes.engine import FakeEngine, prepare
 from tests.fakes.gate import policy, reference, settings, treatments, write_golden
+from tests.fakes.records import beside
 
 KEYS = {
     "decision", "exit_code", "reasons", "post_hoc", "model", "engine", "golden", "policy", "baseline", "controls",
@@ -68,7 +69,8 @@ def records(made: Settings, prepared: Prepared) -> list[ArmRecord]:
 def written(made: Settings, prepared: Prepared, golden: GoldenSet, records: list[ArmRecord]) -> Any:
     def run(settings: Settings = made, post_hoc: bool = False, **changed: Any) -> dict[str, Any]:
         arms = [replace(r, **changed.get(r.arm.name, {})) for r in records]
-        return document(judge(settings, prepared, golden.turns, arms), settings, prepared, golden, post_hoc)
+        judgement = judge(settings, prepared, golden.turns, arms)
+        return document(judgement, settings, prepared, golden, post_hoc, beside(arms, prepared.turns))
 
     return run
 
@@ -96,6 +98,33 @@ def test_the_keys_that_others_read(written: Any) -> None:
 def test_it_is_strict_json_and_the_same_each_time(written: Any) -> None:
     text = json.dumps(written(), allow_nan=False)
     assert json.loads(text) == written()
+
+
+def test_fidelity_stands_beside_the_decision_by_arm_and_class(written: Any) -> None:
+    found = written()["fidelity"]
+    assert list(found) == ["repeat", "placebo", "good", "drops_math_chain", "ref"]
+    assert (found["repeat"]["all"]["kl"], found["repeat"]["all"]["never_diverged"]) == (0.0, 1.0)
+    assert {arm["baseline"] for arm in found.values()} == {"baseline"}
+    hit = found["drops_math_chain"]["classes"]
+    assert set(hit) == {"math_chain", "faq"}
+    assert hit["math_chain"]["kl"] > 10 * hit["faq"]["kl"] > 0
+    assert (hit["math_chain"]["n_turns"], hit["math_chain"]["n_left_out"]) == (20, 0)
+    assert sum(at["n_tokens"] for at in hit["faq"]["by_position"]) == hit["faq"]["n_tokens"]
+
+
+def test_no_decision_reads_fidelity(
+    made: Settings, prepared: Prepared, golden: GoldenSet, records: list[ArmRecord]
+) -> None:
+    """A panel of another arm, as far off as can be, changes nothing but itself."""
+    judgement, near = judge(made, prepared, golden.turns, records), beside(records, prepared.turns)
+    one, other = (document(judgement, made, prepared, golden, False, panel) for panel in (near, {}))
+    assert one.pop("fidelity") != other.pop("fidelity") == {}
+    assert one == other
+
+
+def test_an_arm_without_replays_has_no_fidelity(written: Any) -> None:
+    found = written(good={"replays": ()})["fidelity"]["good"]["all"]
+    assert (found["n_turns"], found["n_left_out"], found["kl"], found["by_position"]) == (0, 40, None, [])
 
 
 def test_decisions_and_exit_codes_agree(written: Any) -> None:

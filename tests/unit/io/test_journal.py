@@ -49,6 +49,27 @@ def test_blocks_come_back_as_they_were(tmp_path: Path) -> None:
     assert list(journal(tmp_path, *BLOCKS).blocks()) == BLOCKS
 
 
+def test_blocks_can_be_read_in_any_order(tmp_path: Path) -> None:
+    made = Journal(tmp_path / "replays.jsonl")
+    assert made.places() == {}
+    made.begin({"arm": "a"})
+    for index in (2, 0, 1):
+        made.commit(BLOCKS[index])
+    with made.path.open("a") as file:
+        file.write("a block that was not finished")
+    places = made.places()
+    assert list(places) == [2, 0, 1]
+    assert [made.read(places[index]) for index in range(3)] == BLOCKS
+
+
+def test_a_damaged_block_has_a_place_and_nothing_in_it(tmp_path: Path) -> None:
+    made = journal(tmp_path, *BLOCKS)
+    raw = made.path.read_bytes().replace(b"t1-0", b"t1-\xff", 1)
+    made.path.write_bytes(raw + b'{"commit": "x"}\n{"commit": []}\n{"commit\n')
+    places = made.places()
+    assert [made.read(places[index]) for index in sorted(places)] == [BLOCKS[0], None, BLOCKS[2]]
+
+
 def test_a_block_is_on_disk_when_commit_returns(tmp_path: Path) -> None:
     made = journal(tmp_path, BLOCKS[0])
     lines = made.path.read_text().splitlines()

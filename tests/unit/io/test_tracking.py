@@ -105,10 +105,12 @@ def test_metrics_are_points_and_finite(store: Store, tmp_path: Path, database: P
         "arm/prefix_cache_share": 0.75, "math/mean_drop": 7, "math/baseline": 80, "math/candidate": 73, "math/bound": 8,
         "math/recovery": 93, "math/flagged": 1,
         "faq/mean_drop": 0, "faq/baseline": 80, "faq/candidate": 80, "faq/flagged": 0,
+        "fidelity/kl": 0.015, "fidelity/top1": 0.97,
     }  # fmt: skip
     assert candidate.data.params["score.math"] == "gl_span"
     assert "gate/pass" not in baseline.data.metrics
     assert baseline.data.metrics["math/mean_drop"] == 0
+    assert (baseline.data.metrics["fidelity/kl"], baseline.data.metrics["fidelity/top1"]) == (0, 1)
     with sqlite3.connect(database) as connection:
         rows = connection.execute("SELECT value, is_nan FROM metrics").fetchall()
     assert rows
@@ -288,6 +290,7 @@ def test_what_died_is_logged_without_scores(store: Store, tmp_path: Path) -> Non
     document["candidates"][0] |= {"kv": lost, "classes": {"math": {**decided.classes(0)["coding"]}}}
     document["baseline"]["kv"] = lost | {"requested": "bfloat16"}
     document["controls"] = {}
+    document["fidelity"] = {"fp8": {"all": {"kl": None, "top1_agreement": None}}}
     (folder / "decision.json").write_text(json.dumps(document))
     for name in ("turns", "deltas"):
         tables.save(pd.DataFrame([]), folder / f"{name}.parquet")
