@@ -16,6 +16,7 @@ from typing import Any
 from kvquant_eval.core.arms import ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError, digest, from_data
+from kvquant_eval.core.diagnosis import diagnose
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.forecast import Forecast, forecast
 from kvquant_eval.core.judge import Judgement, asked, judge
@@ -244,8 +245,8 @@ def _decide(
     pinned = run.config()["pinned"]
     post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)
     judgement = judge(settings, prepared, golden.turns, records, run.answers.read())
-    near = fidelity.read(run, [record.arm for record in records], prepared.turns)
-    decided = document(judgement, settings, prepared, golden, post_hoc, near)
+    diagnosis = diagnose(judgement, fidelity.read(run, [record.arm for record in records], prepared.turns))
+    decided = document(judgement, settings, prepared, golden, post_hoc, diagnosis)
     head = {
         "schema_version": SCHEMA_VERSION,
         "run_id": run.run_id,
@@ -254,8 +255,10 @@ def _decide(
     }
     result = {**head, **decided}
     run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
-    tables.write(run.path, judgement, decided["model"], prepared, near)
+    tables.write(run.path, judgement, decided["model"], prepared, diagnosis.fidelity)
     report.write(run.path, result, judgement, golden, prepared)
+    if decided["attribution"]:
+        write_json(run.path / "attribution.json", {**head, "model": decided["model"], "arms": decided["attribution"]})
     write_json(run.path / "decision.json", result)
     return GateRun(folder=run, document=result, judgement=judgement, golden=golden, prepared=prepared)
 

@@ -24,6 +24,7 @@ from kvquant_eval.core.plan import make_blocks, plan_sha256, reorder
 from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn, Prepared, ReplayMode
 from kvquant_eval.core.rollout import make_rollouts, rollout_blocks
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.stored import merged
 from kvquant_eval.io.child import Child, EngineDied
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, reuse
 
@@ -232,6 +233,7 @@ def stored_arm(arm: Arm, run: RunFolder, blocks: int) -> ArmRecord:
         replays=tuple(replay for block in done for replay in block.replays),
         counts=count(done),
         error=str(folder.identity().get("error", "")),
+        stored=merged(layer for block in done for layer in block.stored),
         unfinished=f"{len(done)} of {blocks} blocks are replayed" if len(done) < blocks else "",
     )
 

@@ -10,6 +10,7 @@ from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.records import Prepared, Replay, Role
 from kvquant_eval.core.settings import PlaceboKind, Settings
+from kvquant_eval.core.stored import StoredLayer
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 PLACEBO = KVTreatment(name="placebo", dtype="placebo", realisation=Realisation.REFERENCE)
@@ -37,7 +38,7 @@ class Arm:
 @dataclass(frozen=True, kw_only=True)
 class ArmRecord:
     """What an arm left behind. ``error`` is how its engine died, ``unfinished`` what is still to do (empty: nothing of
-    the kind); ``counts`` as ``io.runfolder.count``.
+    the kind); ``counts`` as ``io.runfolder.count``, ``stored`` as in ``BlockResult``.
     """
 
     arm: Arm
@@ -46,6 +47,7 @@ class ArmRecord:
     counts: Mapping[str, float]
     error: str = ""
     unfinished: str = ""
+    stored: tuple[StoredLayer, ...] = ()
 
 
 def plan_arms(settings: Settings) -> tuple[Arm, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.attest import bytes_per_token, effective_dtype, layers_quantized
+from kvquant_eval.core.attribution import as_data as attribution_data
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.degeneration import Degeneration
-from kvquant_eval.core.fidelity import TurnFidelity, as_data
+from kvquant_eval.core.diagnosis import Diagnosis
+from kvquant_eval.core.fidelity import as_data as fidelity_data
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.noise import Noise, Place
@@ -34,13 +36,13 @@ def document(
     prepared: Prepared,
     golden: GoldenSet,
     post_hoc: bool,
-    fidelity: Mapping[str, Sequence[TurnFidelity]],
+    diagnosis: Diagnosis,
 ) -> dict[str, Any]:
     """The decision without what belongs to one run only (id, times): equal replays and policy give equal bytes.
 
     ``post_hoc``: the policy is not the one that was hashed before the first token. ``identity_sha256`` is equal for
-    runs that ask the same question: model, golden set, policy, engine version and candidates. ``fidelity`` is by arm;
-    it is shown beside the decision, which was made without it.
+    runs that ask the same question: model, golden set, policy, engine version and candidates. The
+    ``diagnosis`` is shown beside the decision, which was made without it.
     """
     arms = judgement.arms
     base = arms["baseline"]
@@ -84,7 +86,11 @@ def document(
             for name, classes in judgement.compounding.items()
             if classes
         },
-        "fidelity": {name: {"baseline": arms[name].arm.baseline, **as_data(turns)} for name, turns in fidelity.items()},
+        "fidelity": {
+            name: {"baseline": arms[name].arm.baseline, **fidelity_data(turns)}
+            for name, turns in diagnosis.fidelity.items()
+        },
+        "attribution": attribution_data(diagnosis.attribution),
         "arms": {n: _arm(r) for n, r in arms.items()},
     }
 

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from kvquant_eval.core.stored import StoredLayer
+
 Json = Any
 """A JSON value: None, bool, int, float, str, list or dict of these."""
 
@@ -286,7 +288,8 @@ class Replay:
 class BlockResult:
     """A finished block: its replays in the order of ``Block.keys``, and what the engine counted while it ran.
 
-    ``second_rounding`` is (K and V values of a reference format that did not fit BF16 exactly, values seen).
+    ``second_rounding`` is (K and V values of a reference format that did not fit BF16 exactly, values seen), ``stored``
+    a sample of what a native FP8 cache holds, by layer.
     """
 
     index: int
@@ -294,6 +297,7 @@ class BlockResult:
     preemptions: int
     seconds: float
     second_rounding: tuple[int, int] = (0, 0)
+    stored: tuple[StoredLayer, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

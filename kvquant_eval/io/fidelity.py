@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvquant_eval.core.arms import Arm
+from kvquant_eval.core.attribution import Pair, pairs
 from kvquant_eval.core.fidelity import TurnFidelity, measure
 from kvquant_eval.core.records import Measure, RenderedTurn, Replay, Role
 from kvquant_eval.io.journal import Journal
 from kvquant_eval.io.runfolder import RunFolder
 
 
-def read(run: RunFolder, arms: Sequence[Arm], turns: Sequence[RenderedTurn]) -> dict[str, tuple[TurnFidelity, ...]]:
-    """Every planned turn of every arm that has a baseline to be compared with, in the order of ``turns``.
+def read(run: RunFolder, arms: Sequence[Arm], turns: Sequence[RenderedTurn]) -> dict[Pair, tuple[TurnFidelity, ...]]:
+    """Every planned turn, in the order of ``turns``, of every arm beside its baseline, and of every native arm beside
+    its reference.
 
     Journals are read block by block: all most probable tokens at once take twenty times the memory of all the rest.
     """
-    stored = {arm.name: _Stored(run.arm(arm.name).journal) for arm in arms}
-    compared = [arm for arm in arms if arm.role is not Role.BASELINE]
+    compared = [*((arm.baseline, arm.name) for arm in arms if arm.role is not Role.BASELINE), *pairs(arms)]
+    names = dict.fromkeys(name for pair in compared for name in pair)
+    stored = {name: _Stored(run.arm(name).journal) for name in names}
     place = {turn.turn_id: turn for turn in turns}
-    found: dict[str, dict[str, TurnFidelity]] = {arm.name: {} for arm in compared}
+    found: dict[Pair, dict[str, TurnFidelity]] = {pair: {} for pair in compared}
     for index in sorted({index for each in stored.values() for index in each.places}):
-        baselines = {name: stored[name].forced(index) for name in {arm.baseline for arm in compared}}
-        for arm in compared:
-            base, mine = baselines[arm.baseline], stored[arm.name].forced(index)
-            for turn_id in base.keys() | mine.keys():
-                found[arm.name][turn_id] = measure(place[turn_id], base.get(turn_id), mine.get(turn_id))
+        forced = {name: each.forced(index) for name, each in stored.items()}
+        for left, right in compared:
+            for turn_id in forced[left].keys() | forced[right].keys():
+                measured = measure(place[turn_id], forced[left].get(turn_id), forced[right].get(turn_id))
+                found[left, right][turn_id] = measured
     return {
-        name: tuple(mine.get(turn.turn_id) or measure(turn, None, None) for turn in turns)
-        for name, mine in found.items()
+        pair: tuple(mine.get(turn.turn_id) or measure(turn, None, None) for turn in turns)
+        for pair, mine in found.items()
     }
 
 

@@ -19,8 +19,9 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.codec import DataError, from_json, to_json
+from kvquant_eval.core.codec import DataError, from_data, from_json, to_data, to_json
 from kvquant_eval.core.records import BlockResult, Replay
+from kvquant_eval.core.stored import StoredLayer
 
 VERSION = 1
 Place = tuple[int, int]
@@ -49,6 +50,7 @@ class Journal:
             "preemptions": result.preemptions,
             "seconds": round(result.seconds, 3),
             "second_rounding": list(result.second_rounding),
+            "stored": [to_data(layer) for layer in result.stored],
         }
         self._append([*lines, _commit_line(mark, lines)])
 
@@ -136,6 +138,7 @@ class Journal:
             preemptions=mark["preemptions"],
             seconds=mark["seconds"],
             second_rounding=tuple(mark["second_rounding"]),
+            stored=tuple(from_data(StoredLayer, layer, str(self.path)) for layer in mark.get("stored", [])),
         )
 
 

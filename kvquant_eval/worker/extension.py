@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvquant_eval.core.codec import from_data
-from kvquant_eval.core.treatment import SLIDING_WINDOW, KVTreatment, together
+from kvquant_eval.core.codec import from_data, to_data
+from kvquant_eval.core.stored import StoredLayer
+from kvquant_eval.core.treatment import SLIDING_WINDOW, KVTreatment, canonical_dtype, together
 from kvquant_eval.worker.formats import FORMATS, Format
 from kvquant_eval.worker.linear import widen
+from kvquant_eval.worker.stored import DTYPES, StoredAudit
 
 
 class KVExtension:
@@ -52,6 +54,29 @@ class KVExtension:
             layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64, device=self.model_runner.device)
             hooked += 1
         return hooked
+
+    def kv_audit(self) -> int:
+        """Read back a sample of what each layer stores as FP8 from now on (see ``stored``); return how many do."""
+        layers = [
+            layer
+            for _, layer in self._layers()
+            if canonical_dtype(layer.kv_cache_dtype) in DTYPES
+            and hasattr(layer.impl, "do_kv_cache_update")
+            and not hasattr(layer, "kv_lora_rank")
+        ]
+        for layer in layers:
+            layer.impl.do_kv_cache_update = StoredAudit(layer, self.cache_config.num_gpu_blocks)
+        return len(layers)
+
+    def kv_stored(self) -> list[dict[str, Any]]:
+        """The StoredLayers since the last call, as plain data; none where nothing is read back."""
+        found = []
+        for name, layer in self._layers():
+            audit = getattr(layer.impl, "do_kv_cache_update", None)
+            if isinstance(audit, StoredAudit):
+                found.append(to_data(StoredLayer(index=_index(name), k=audit.k, v=audit.v)))
+                audit.reset()
+        return found
 
     def kv_second_rounding(self) -> tuple[int, int]:
         """(values whose rounded K or V did not fit BF16 exactly, values seen) since the start."""

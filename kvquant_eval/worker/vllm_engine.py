@@ -16,6 +16,7 @@ from kvquant_eval.core.codec import from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
 from kvquant_eval.core.records import Block, BlockResult, Measure, Outcome, Replay, ReplayRequest, Rollout
+from kvquant_eval.core.stored import StoredLayer, merged
 from kvquant_eval.core.treatment import Realisation
 from kvquant_eval.core.walk import Walk
 from kvquant_eval.worker.chat import load_tokenizer
@@ -59,6 +60,8 @@ class VllmEngine:
             args["logits_processors"] = ["kvquant_eval.worker.forcing:ForcedDecoding"]
         self.llm = LLM(**args)
         self.widened = sum(self.llm.collective_rpc("kv_widen")) if args.get("enforce_eager") else 0
+        if args.get("enforce_eager"):  # a compiled engine may store K and V where no Python sees it
+            self.llm.collective_rpc("kv_audit")
         if reference:
             self.llm.collective_rpc("kv_install", args=(to_data(treatment),))
 
@@ -76,6 +79,7 @@ class VllmEngine:
             preemptions=self._preemptions() - preempted,
             seconds=seconds,
             second_rounding=(now[0] - rounded[0], now[1] - rounded[1]),
+            stored=self._stored(),
         )
 
     def facts(self) -> EngineFacts:
@@ -189,6 +193,10 @@ class VllmEngine:
         """(values that did not fit BF16 exactly, values seen) over all workers since the start."""
         counts: list[Any] = self.llm.collective_rpc("kv_second_rounding")
         return sum(inexact for inexact, _ in counts), sum(seen for _, seen in counts)
+
+    def _stored(self) -> tuple[StoredLayer, ...]:
+        workers: list[list[Any]] = self.llm.collective_rpc("kv_stored")
+        return merged(from_data(StoredLayer, layer, "stored") for worker in workers for layer in worker)
 
     def _preemptions(self) -> int:
         metrics: list[Any] = self.llm.get_metrics()

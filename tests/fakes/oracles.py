@@ -1,12 +1,10 @@
 """KV formats as others implement them, and values to compare ours with theirs on.
 
-The elements come from ml_dtypes, blocks from torchao (MX) and compressed-tensors (NVFP4, INT, scales per token and
-head); none of them shares code with ours.
+The elements come from ml_dtypes, whole formats from compressed-tensors; neither shares code with ours.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -17,9 +15,6 @@ import torch
 from compressed_tensors.quantization import QuantizationArgs, fake_quantize
 from compressed_tensors.quantization.utils.helpers import calculate_qparams
 from torch import Tensor
-
-logging.getLogger("torchao").setLevel(logging.ERROR)  # it misses its CUDA kernels
-from torchao.prototype.mx_formats.mx_tensor import to_dtype, to_mx  # noqa: E402
 
 ELEMENTS: Mapping[str, tuple[Any, float]] = {
     "fp8_e4m3": (ml_dtypes.float8_e4m3fn, 448.0),
@@ -75,10 +70,12 @@ def compressed_nvfp4(x: Tensor) -> Tensor:
     return fake_quantize(blocks, scale.float(), None, scheme).reshape(x.shape)
 
 
-def torchao_mx(dtype: torch.dtype, x: Tensor) -> Tensor:
-    """Torchao's MX, its scales by OCP's own rule (floor)."""
-    scale, data = to_mx(x, dtype, 32)
-    return to_dtype(data, scale, dtype, 32, torch.float32)
+def compressed_mx(bits: int, x: Tensor) -> Tensor:
+    """compressed-tensors' MX, under its own scales of 32."""
+    blocks = x.float().reshape(-1, 32)
+    scheme = QuantizationArgs(num_bits=bits, type="float", strategy="group", group_size=32, scale_dtype=torch.uint8)
+    scale, _ = calculate_qparams(blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True), scheme)
+    return fake_quantize(blocks, scale.float(), None, scheme).reshape(x.shape)
 
 
 ORACLES: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -94,24 +91,32 @@ ORACLES: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 """Every format as others would round it."""
 
-ENGINES: Mapping[str, tuple[Callable[[Tensor], Tensor], int, float]] = {
-    "nvfp4": (compressed_nvfp4, 16, 6 * 2.0**-10),
-    "mxfp4": (partial(torchao_mx, torch.float4_e2m1fn_x2), 32, 2.0 ** (-125 + 2)),
-    "mxfp8": (partial(torchao_mx, torch.float8_e4m3fn), 32, 2.0 ** (-125 + 8)),
+WHOLE: Mapping[str, tuple[Callable[[Tensor], Tensor], int, Callable[[Tensor], Tensor]]] = {
+    "nvfp4": (compressed_nvfp4, 16, lambda largest: largest > 6 * 2.0**-10),
+    "mxfp4": (partial(compressed_mx, 4), 32, lambda largest: _floors(largest, 2)),
+    "mxfp8": (partial(compressed_mx, 8), 32, lambda largest: _floors(largest, 8)),
 }
-"""Whole implementations, with their block and the largest magnitude that it must have: compressed-tensors stores
-nothing of a block whose scale rounds to zero, torchao's least scale is 2 ** -126 where E8M0 has 2 ** -127."""
+"""compressed-tensors' whole formats, with their block and the largest magnitudes whose scale it takes from the format's
+own rule: it stores nothing of an NVFP4 block whose scale rounds to zero, and it rounds MX scales up from 1.75 of a
+power of two, where OCP takes the floor.
+"""
 
 
 def differences(name: str, x: Tensor, ours: Tensor) -> dict[str, tuple[int, int]]:
-    """(values that differ, values compared) by implementation."""
+    """(values that differ, values compared) by what is compared."""
     found = {"element types": (int((ours != ORACLES[name](x)).sum()), ours.numel())}
-    if name in ENGINES:
-        theirs, block, least = ENGINES[name]
+    if name in WHOLE:
+        theirs, block, alike = WHOLE[name]
         largest = x.float().abs().unflatten(-1, (-1, block)).amax(-1)
-        counted = ((largest > least) | (largest == 0)).repeat_interleave(block, -1)
+        counted = (alike(largest) | (largest == 0)).repeat_interleave(block, -1)
         found["whole"] = int(((ours != theirs(x)) & counted).sum()), int(counted.sum())
     return found
+
+
+def _floors(largest: Tensor, exponent: int) -> Tensor:
+    """Whether ``largest`` over 2 ** ``exponent`` is a normal number, and rounded down to a power of two by both."""
+    mantissa, power = torch.frexp(largest)  # 0.5 <= mantissa < 1
+    return (mantissa < 0.875) & (power - 1 - exponent > -126)
 
 
 def all_bf16() -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
+from kvquant_eval.core.attribution import Pair, pairs
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.fidelity import TurnFidelity, measure
@@ -137,17 +138,17 @@ def headroom(of: Sequence[ScoreDelta], points: float = 80.0) -> Mapping[Key, flo
     return {(d.turn_id, d.scorer): points for d in of}
 
 
-def beside(records: Sequence[ArmRecord], turns: Iterable[RenderedTurn]) -> dict[str, tuple[TurnFidelity, ...]]:
+def beside(records: Sequence[ArmRecord], turns: Iterable[RenderedTurn]) -> dict[Pair, tuple[TurnFidelity, ...]]:
     """As ``io.fidelity.read``, from replays in memory."""
     replays = {
         record.arm.name: {r.turn_id: r for r in record.replays if r.measure is Measure.FORCED} for record in records
     }
     turns = tuple(turns)
+    arms = [record.arm for record in records]
+    compared = [*((arm.baseline, arm.name) for arm in arms if arm.role is not Role.BASELINE), *pairs(arms)]
     return {
-        arm.name: tuple(
-            measure(turn, replays[arm.baseline].get(turn.turn_id), replays[arm.name].get(turn.turn_id))
-            for turn in turns
+        (left, right): tuple(
+            measure(turn, replays[left].get(turn.turn_id), replays[right].get(turn.turn_id)) for turn in turns
         )
-        for arm in (record.arm for record in records)
-        if arm.role is not Role.BASELINE
+        for left, right in compared
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, Prepared
+from kvquant_eval.io.report.attribution import attribution_sections
 from kvquant_eval.io.report.blocks import Block, Facts, Items, Report, Section, Table, Verdicts, clean
 from kvquant_eval.io.report.compounding import compounding_sections
 from kvquant_eval.io.report.fidelity import fidelity_sections
@@ -25,7 +26,8 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
         sections += _candidate(name, candidate, document, judgement)
         against = baseline_name(document["model"]["kv"][candidate["baseline"]])
         sections += compounding_sections(candidate, name, against, document)
-    sections += [_controls(document), _degenerate(document), *fidelity_sections(document), _arms(document["arms"])]
+    sections += [_controls(document), _degenerate(document), *fidelity_sections(document)]
+    sections += [*attribution_sections(document), _arms(document["arms"])]
     sections += [_attestation(document), _storage(document)]
     sections += [_policy(document), _golden(document["golden"])]
     for name, candidate in zip(names, document["candidates"], strict=True):

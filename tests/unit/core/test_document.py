@@ -11,6 +11,7 @@ import pytest
 
 from kvquant_eval.core import document as documents
 from kvquant_eval.core.arms import ArmRecord, plan_arms
+from kvquant_eval.core.diagnosis import Diagnosis, diagnose
 from kvquant_eval.core.document import document, policy_sha256
 from kvquant_eval.core.engine import EngineSpec
 from kvquant_eval.core.judge import judge
@@ -70,7 +71,9 @@ def written(made: Settings, prepared: Prepared, golden: GoldenSet, records: list
     def run(settings: Settings = made, post_hoc: bool = False, **changed: Any) -> dict[str, Any]:
         arms = [replace(r, **changed.get(r.arm.name, {})) for r in records]
         judgement = judge(settings, prepared, golden.turns, arms)
-        return document(judgement, settings, prepared, golden, post_hoc, beside(arms, prepared.turns))
+        return document(
+            judgement, settings, prepared, golden, post_hoc, diagnose(judgement, beside(arms, prepared.turns))
+        )
 
     return run
 
@@ -116,9 +119,11 @@ def test_no_decision_reads_fidelity(
     made: Settings, prepared: Prepared, golden: GoldenSet, records: list[ArmRecord]
 ) -> None:
     """A panel of another arm, as far off as can be, changes nothing but itself."""
-    judgement, near = judge(made, prepared, golden.turns, records), beside(records, prepared.turns)
-    one, other = (document(judgement, made, prepared, golden, False, panel) for panel in (near, {}))
+    judgement = judge(made, prepared, golden.turns, records)
+    panels = diagnose(judgement, beside(records, prepared.turns)), Diagnosis()
+    one, other = (document(judgement, made, prepared, golden, False, panel) for panel in panels)
     assert one.pop("fidelity") != other.pop("fidelity") == {}
+    assert one.pop("attribution") != other.pop("attribution") == {}
     assert one == other
 
 

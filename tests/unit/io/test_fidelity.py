@@ -44,7 +44,7 @@ def test_blocks_are_paired_by_index_and_arms_with_their_own_baseline(tmp_path: P
     write(run, "baseline_eager", [0, 1, 2], shift=0.5)
     write(run, "placebo", [0, 1, 2], shift=0.5)
     found = fidelity.read(run, ARMS, TURNS)
-    assert list(found) == ["repeat", "placebo"]
+    assert list(found) == [("baseline", "repeat"), ("baseline_eager", "placebo")]
     for turns in found.values():
         assert [turn.turn_id for turn in turns] == [turn.turn_id for turn in TURNS]
         assert [(turn.means.kl, turn.means.n_tokens, turn.missing) for turn in turns] == [(0.0, 2, "")] * 6
@@ -59,5 +59,7 @@ def test_what_is_not_there_is_missing(tmp_path: Path) -> None:
     path = run.arm("baseline_eager").journal.path
     path.write_text(path.read_text().replace("t2-1", "t2-9", 1))
     found = fidelity.read(run, ARMS, TURNS)
-    assert [turn.missing for turn in found["repeat"]] == ["", "", *["arm: not run"] * 2, "", ""]
-    assert [turn.missing for turn in found["placebo"]] == ["arm: not run"] * 4 + ["baseline: not run; arm: not run"] * 2
+    assert [turn.missing for turn in found["baseline", "repeat"]] == ["", "", *["arm: not run"] * 2, "", ""]
+    assert [turn.missing for turn in found["baseline_eager", "placebo"]] == ["arm: not run"] * 4 + [
+        "baseline: not run; arm: not run"
+    ] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core.arms import ArmRecord, plan_arms
+from kvquant_eval.core.diagnosis import Diagnosis, diagnose
 from kvquant_eval.core.document import document
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
-from kvquant_eval.core.fidelity import TurnFidelity
 from kvquant_eval.core.judge import Judgement, judge
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import (
@@ -52,7 +52,7 @@ class Case:
     judgement: Judgement
     golden: GoldenSet
     prepared: Prepared
-    fidelity: Mapping[str, Sequence[TurnFidelity]]
+    diagnosis: Diagnosis
 
     def write(self, folder: Path) -> dict[str, str]:
         folder.mkdir(exist_ok=True)
@@ -106,17 +106,17 @@ def make_case(
             )
         )
     judgement = judge(settings, prepared, golden.turns, records)
-    fidelity = beside(records, prepared.turns)
+    diagnosis = diagnose(judgement, beside(records, prepared.turns))
     decided = {
         "run_id": "run-1",
         "created_at": "2026-01-01T00:00:00+00:00",
         "attempts": 2,
-        **document(judgement, settings, prepared, golden, post_hoc=False, fidelity=fidelity),
+        **document(judgement, settings, prepared, golden, False, diagnosis),
     }
     for judged in decided["candidates"][0]["classes"].values():
         for score in judged["scores"].values():
             score["flag_over"] = flag_over
-    return Case(decided, judgement, golden, prepared, fidelity)
+    return Case(decided, judgement, golden, prepared, diagnosis)
 
 
 def _settings(model: str, candidate: KVTreatment, classes: Sequence[str], min_turns: int) -> Settings:
