@@ -163,7 +163,7 @@ run_tests() {
     cd -- "$root"
     (($# == 0)) || exec "$bin/pytest" "$@"
     check
-    "$bin/pytest" -m 'not integration and not gpu' --numprocesses 2 --dist worksteal --cov=kvquant_eval/core
+    "$bin/pytest" -m 'not integration and not gpu' --numprocesses 2 --dist worksteal
     exec "$bin/pytest" -m 'integration or gpu' --numprocesses 2 --dist loadfile --no-loadscope-reorder
 }
 
