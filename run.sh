@@ -163,8 +163,8 @@ run_tests() {
     cd -- "$root"
     (($# == 0)) || exec "$bin/pytest" "$@"
     check
-    "$bin/pytest" -m 'not integration and not gpu' --numprocesses 2 --dist loadfile --cov=kvquant_eval/core
-    exec "$bin/pytest" -m 'integration or gpu'
+    "$bin/pytest" -m 'not integration and not gpu' --numprocesses 2 --dist worksteal
+    exec "$bin/pytest" -m 'integration or gpu' --numprocesses 2 --dist loadfile --no-loadscope-reorder
 }
 
 verb=${1:-quickstart}

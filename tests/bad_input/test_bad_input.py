@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kvquant_eval.worker.embedded import materialise
 from tests.bad_input.case import Case
 from tests.bad_input.document import GROUPS, PATH, text
 from tests.fakes.model import CACHE
+from tests.fakes.nursery import forked_children
 
 CASES = [pytest.param(case, id=f"{title}: {case.what}") for title, cases in GROUPS for case in cases]
 
@@ -20,6 +22,13 @@ CASES = [pytest.param(case, id=f"{title}: {case.what}") for title, cases in GROU
 def _tokenizer() -> None:
     """Unpacked before anybody looks at what is printed."""
     materialise(CACHE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    """All of them import vLLM once."""
+    with forked_children():
+        yield
 
 
 @pytest.mark.parametrize("case", CASES)

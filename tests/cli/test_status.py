@@ -1,4 +1,4 @@
-"""Exit statuses and one-line errors of the command line, by subprocess. No engine starts here."""
+"""Exit statuses and one-line errors of the command line. No engine starts here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kvquant_eval.cli.main import main
+
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: what it exits with is what ``main`` returns."""
     where = [f"runs_dir={folder}/runs"] if arguments[:1] == ("gate",) else []
     command = [sys.executable, "-m", "kvquant_eval.cli.main", *arguments, *where]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -35,15 +38,23 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         (["gate.require=[fp8_e5m2]"], ["gate.require", "fp8_e5m2"]),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(overrides: list[str], needles: list[str], tmp_path: Path) -> None:
-    done = run("gate", *overrides, folder=tmp_path)
-    assert done.returncode == 2, done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
+def test_bad_input_is_one_line_and_status_2(
+    overrides: list[str], needles: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["gate", *overrides, f"runs_dir={tmp_path}/runs"])
+    out, err = capsys.readouterr()
+    assert status == 2, err
+    (line,) = err.strip().splitlines()
     for needle in needles:
-        assert needle in lines[0]
-    assert done.stdout == ""
-    assert not list((tmp_path).glob("runs/*/arms")), "no engine was to start"
+        assert needle in line
+    assert out == ""
+    assert not list(tmp_path.glob("runs/*/arms")), "no engine was to start"
+
+
+def test_a_process_says_one_line_and_ends_with_status_2(tmp_path: Path) -> None:
+    done = run("gate", "kv=[]", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
 def test_unknown_verb_is_status_2(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from kvquant_eval.io.sandbox import DOORS, Isolation, Sandbox, find_isolation, p
 from tests.fakes.kills import wait_until
 
 PROJECT = Path(__file__).parents[2]
-LIMITS = CodeSettings(seconds=1, memory_mb=128)
+LIMITS = CodeSettings(seconds=1, memory_mb=128 + os.getpid() % 32)
+"""The odd memory tells the sandboxes of this process from those of another that runs tests of this file."""
 PLAIN = Isolation(bubblewrap="", weakness="as a test wants it")
 
 
@@ -131,7 +132,7 @@ def test_there_is_one_process(kind: str, box: Sandbox, code: str) -> None:
 
 
 def _sandboxes(before: set[int]) -> list[int]:
-    """Processes since ``before`` that run what this file's limits run (other tests have other limits)."""
+    """Processes since ``before`` that run what this process's limits run (other tests have other limits)."""
     marks = ("shuts itself in", str(LIMITS.memory_mb * 2**20))
     found = [p for p in psutil.process_iter(["cmdline", "status"]) if p.pid not in before]
     return [

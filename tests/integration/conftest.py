@@ -21,7 +21,8 @@ CONVERSATIONS = 2
 """Conversations a class: bounds need two."""
 FOUR = f"kv=[{E4M3},{E5M2},int8_ref,nvfp4_ref]"
 needs_native_fp8 = pytest.mark.skipif(not NATIVE, reason="the attention of this CPU stores no FP8: no AVX-512")
-SMALL = ("gate.min_turns=5", "gate.min_headroom=1")
+SMALL = ("gate.min_turns=5", "gate.min_headroom=1", f"engine.args.kv_cache_memory_bytes={2**30}")
+"""Half of the default's cache: two gates at a time have four engines."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The whole job on real vLLM: arms, attestation, decision, artifacts."""
+"""The whole job on real vLLM: arms, attestation, decision, artifacts; all of one gate, so in one file."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from kvquant_eval.core.compare import identical
 from kvquant_eval.core.records import Measure
 from kvquant_eval.io.runfolder import RunFolder
 from tests.fakes.fp8 import E4M3, E5M2, NATIVE
-from tests.integration.conftest import FOUR, Run
+from tests.integration.conftest import FOUR, Run, needs_native_fp8
 
 pytestmark = pytest.mark.integration
 
@@ -26,6 +27,13 @@ ARTIFACTS = (
     "decision.json",
 )
 REPORTS = ("report.md", "report.html", "junit.xml")
+MODEL = "SmolLM2-135M-Instruct"
+CANDIDATES = {
+    E4M3: ("fp8_e4m3", "fp8_e4m3" if NATIVE else "fp8_e4m3 in bfloat16"),
+    E5M2: ("fp8_e5m2", "fp8_e5m2" if NATIVE else "fp8_e5m2 in bfloat16"),
+    "int8_ref": ("int8", "int8 in bfloat16"),
+    "nvfp4_ref": ("nvfp4", "nvfp4 in bfloat16"),
+}
 
 
 def test_the_exit_status_is_the_decisions(four: Run) -> None:
@@ -61,6 +69,23 @@ def test_second_rounding_is_measured(four: Run) -> None:
     assert shares["int8_ref"] > 0.0
 
 
+@needs_native_fp8
+def test_what_the_engine_stores_is_read_back(four: Run) -> None:
+    """VLLM 0.32's CPU attention truncates: about half of the codes are one step too small, and none is another."""
+    found = json.loads((four.folder / "attribution.json").read_text())["arms"]
+    assert set(found) == {E4M3, E5M2}
+    for one in found.values():
+        assert len(one["layers"]) == 30
+        for half in (one["k"], one["v"]):
+            assert half["values"] > 1_000_000
+            assert 0.45 < half["identical"] < 0.65
+            assert half["worst"] == 1
+            assert half["bias"] == pytest.approx(half["identical"] - 1)
+            assert half["shrinkage"] < -0.02 < half["shrinkage_right"] < 0.02
+        assert one["sentences"][0].startswith("The engine does not store the correctly rounded codes (K: ")
+        assert one["reference"] is None
+
+
 def test_the_engine_repeats_itself_bit_for_bit(four: Run) -> None:
     run = RunFolder(four.folder)
     assert identical(run.arm("baseline").replays(), run.arm("repeat").replays())
@@ -91,6 +116,69 @@ def test_the_prefix_cache_worked_and_nothing_was_preempted(four: Run) -> None:
         assert facts["prefix_cache_share"] > 0.3, arm
 
 
+# Invariant 11: wherever the model id stands, requested and effective KV dtype stand beside it.
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Every file of the run folder as text; tables as the JSON of their rows."""
+    found = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name = str(path.relative_to(folder))
+        found[name] = pd.read_parquet(path).to_json(orient="records") if path.suffix == ".parquet" else path.read_text()
+    return found
+
+
+def test_every_file_of_a_run_folder(four: Run) -> None:
+    naming = {name: text for name, text in texts(four.folder).items() if MODEL in text}
+    assert {"decision.json", "config.yaml", "turns.parquet", *REPORTS} <= set(naming)
+    for name, text in naming.items():
+        arms = [name.split("/")[1]] if name.startswith("arms/") else list(CANDIDATES)
+        for requested, effective in (CANDIDATES[arm] for arm in arms if arm in CANDIDATES):
+            if name in REPORTS:
+                assert f"KV {requested} (effective {effective}, " in text, name
+            else:
+                assert requested in text, name
+                assert effective in text, name
+        if name not in REPORTS:
+            assert "requested" in text, name
+            assert "effective" in text, name
+
+
+def test_every_row_of_every_table(four: Run) -> None:
+    for name in ("turns.parquet", "deltas.parquet", "fidelity.parquet"):
+        frame = pd.read_parquet(four.folder / name)
+        assert frame[["model", "kv_requested", "kv_effective", "kv_realisation"]].notna().all().all()
+        for arm, (requested, effective) in CANDIDATES.items():
+            rows = frame[frame.arm == arm]
+            assert set(rows.kv_requested) == {requested}
+            assert set(rows.kv_effective) == {effective}
+
+
+def test_every_mlflow_run_tag_and_table(four: Run, shared_folder: Path) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{shared_folder}/mlflow.db")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = [run for run in client.search_runs(experiments) if run.data.tags["kv.signoff_id"] == four.folder.name]
+    assert len(runs) == 1 + len(CANDIDATES)
+    seen = set()
+    for run in runs:
+        requested, effective = run.data.tags["kv.requested"], run.data.tags["kv.effective"]
+        seen.add((requested, effective))
+        for text in (run.info.run_name, run.data.tags["mlflow.note.content"], json.dumps(run.data.params)):
+            assert MODEL in text
+            assert requested in text
+            assert effective in text
+    assert seen == {("bfloat16", "bfloat16"), *CANDIDATES.values()}
+    for model in client.search_registered_models():
+        for version in client.search_model_versions(f"name='{model.name}'"):
+            tags = version.tags
+            assert (tags["kv_cache_dtype_requested"], tags["kv_cache_dtype_effective"]) in seen
+
+
+# Gates that use again what the first one ran.
+
+
 def test_a_second_gate_reuses_what_is_there(four: Run, gate: Callable[..., Run], shared_folder: Path) -> None:
     again = gate(shared_folder, FOUR)
     assert again.status == four.status, again.output
@@ -113,3 +201,12 @@ def test_self_test_promotes_and_moves_no_alias(gate: Callable[..., Run], shared_
     assert run.decision["candidates"][0]["self_test"] is True
     client = MlflowClient(f"sqlite:///{shared_folder}/mlflow.db")
     assert all(not model.aliases for model in client.search_registered_models())
+
+
+@needs_native_fp8
+def test_skip_layers_are_attested(gate: Callable[..., Run], shared_folder: Path, four: Run) -> None:
+    run = gate(shared_folder, "kv=[fp8_e5m2]", "kv.fp8_e5m2.skip_layers=['0','1','29']")
+    assert run.status in (0, 3, 4), run.output
+    kv = run.decision["candidates"][0]["kv"]
+    assert kv["layers_skipped"] == [0, 1, 29]
+    assert kv["effective"] == "bfloat16+fp8_e5m2"

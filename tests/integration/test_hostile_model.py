@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.engine import EngineSpec
 from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.io.child import Child
 from tests.fakes.model import write_model
 from tests.fakes.payloads import lay
+
+pytestmark = pytest.mark.integration
 
 ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
 ARGS = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 512, "kv_cache_memory_bytes": 1 << 26}

@@ -21,7 +21,7 @@ SCHEME = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
 
 @pytest.fixture(scope="module")
 def scheme_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the embedded model whose checkpoint asks for an FP8 KV cache."""
+    """A copy of the embedded model whose checkpoint asks for an FP8 KV cache; its gates are run beside it."""
     folder = tmp_path_factory.mktemp("model") / "scheme"
     shutil.copytree(materialise(Path(home()) / ".cache").path, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -38,36 +38,25 @@ def scheme_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(model: Path) -> tuple[str, ...]:
+    """The model, and one class: what an arm runs does not depend on its turns."""
     template = home() / "conf/model/smollm2_tools.jinja"
-    return ("model=folder", "model.id=test/scheme", f"model.path={model}", f"model.chat_template={template}")
+    given = ("model=folder", "model.id=test/scheme", f"model.path={model}", f"model.chat_template={template}")
+    return (*given, "workload=[faq]", "gate.hardest=faq")
 
 
 @needs_native_fp8
-def test_auto_baseline_of_an_fp8_checkpoint_is_invalid(
-    gate: Callable[..., Run], scheme_model: Path, tmp_path: Path
-) -> None:
-    run = gate(tmp_path, *options(scheme_model), "baseline.dtype=auto", "kv=[fp8_e4m3]", "engine.retries=0")
+def test_auto_baseline_of_an_fp8_checkpoint_is_invalid(gate: Callable[..., Run], scheme_model: Path) -> None:
+    run = gate(scheme_model.parent, *options(scheme_model), "baseline.dtype=auto", "kv=[fp8_e4m3]", "engine.retries=0")
     assert run.status == 5, run.output
     reasons = " ".join(run.decision["reasons"])
     assert "requested auto" in reasons
     assert "fp8_e4m3" in reasons
 
 
-def test_bfloat16_baseline_of_the_same_checkpoint_is_not(
-    gate: Callable[..., Run], scheme_model: Path, tmp_path: Path
-) -> None:
-    run = gate(tmp_path, *options(scheme_model), f"kv=[{E4M3}]")
+def test_bfloat16_baseline_of_the_same_checkpoint_is_not(gate: Callable[..., Run], scheme_model: Path) -> None:
+    run = gate(scheme_model.parent, *options(scheme_model), f"kv=[{E4M3}]")
     assert run.status in (0, 3, 4), run.output
     assert run.decision["baseline"]["kv"]["effective"] == "bfloat16"
-
-
-@needs_native_fp8
-def test_skip_layers_are_attested(gate: Callable[..., Run], shared_folder: Path, four: Run) -> None:
-    run = gate(shared_folder, "kv=[fp8_e5m2]", "kv.fp8_e5m2.skip_layers=['0','1','29']")
-    assert run.status in (0, 3, 4), run.output
-    kv = run.decision["candidates"][0]["kv"]
-    assert kv["layers_skipped"] == [0, 1, 29]
-    assert kv["effective"] == "bfloat16+fp8_e5m2"
 
 
 def test_a_skip_entry_that_matches_no_layer_is_refused(gate: Callable[..., Run], tmp_path: Path) -> None:
