@@ -63,6 +63,8 @@ def _plot(panel: Panel, figure: Figure) -> None:
         axes.axhspan(*panel.band, color=BAND, alpha=0.25, linewidth=0, label="placebo")
     if panel.log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")  # matplotlib's own are formulas, which are not parsed here
+        axes.yaxis.set_minor_formatter("")
     else:
         axes.axhline(0.0, color=INK, linewidth=0.6)
     for name, height in panel.limits:

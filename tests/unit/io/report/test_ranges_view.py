@@ -59,6 +59,7 @@ def test_the_plot_has_the_line_of_the_range_and_the_same_bytes_each_time() -> No
     page = draw(figure.panels[0], figure.caption)
     assert "fp8_e4m3 448" in page
     assert "var(--limit)" in page
+    assert ">100</text>" in page, "ticks are numbers, no formulas"
     assert page == draw(copy.deepcopy(figure.panels[0]), figure.caption)
 
 
