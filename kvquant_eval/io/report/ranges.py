@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kvquant_eval.core.range_profile import HALVES
 from kvquant_eval.io.report.blocks import Block, Figure, Items, Panel, Section, Table
 from kvquant_eval.io.report.names import NONE, identity, number
 
 Data = Mapping[str, Any]
+FORMS = {"sqnr_db": ("SQNR, dB", ".1f"), "beyond": ("beyond", ".3%")}
+"""What the table says of a format: its heading and how numbers are written."""
 DIAGNOSTIC = "Diagnostic, never deciding."
 SAID = f"""
 K (behind the position embedding) and V as the model computes them, before anything rounds them. The largest magnitude \
@@ -27,27 +30,28 @@ def range_sections(document: Data) -> list[Section]:
         return []
     model = document["model"]
     called = identity(model, model["kv"][found["arm"]])
-    formats = found["formats"]
-    columns = ["layers", "half", "largest", "layer, head", *(c for f in formats for c in (f"{f}: SQNR, dB", "beyond"))]
-    table = Table(tuple(columns), "ll" + "r" * (len(columns) - 2), tuple(_rows(found)))
+    shown = _columns(found)
+    columns = ("layers", "half", "largest", "layer, head", *(f"{name}: {FORMS[key][0]}" for name, key in shown))
+    table = Table(columns, "ll" + "r" * (len(columns) - 2), tuple(_rows(found, shown)))
     blocks: list[Block] = [Items(tuple(found["sentences"])), *_figure(found, called)]
     blocks += [table, Items(tuple(SAID.strip().splitlines()))]
     return [Section(2, f"Range of K and V: {called}", tuple(blocks))]
 
 
-def _rows(found: Data) -> Iterator[tuple[str, ...]]:
+def _columns(found: Data) -> list[tuple[str, str]]:
+    """(Format, key): what is beyond a range stands there for formats that have one."""
+    ranged = {name for half in HALVES for name, fit in found[half]["formats"].items() if fit["beyond"] is not None}
+    return [(name, key) for name in found["formats"] for key in FORMS if key != "beyond" or name in ranged]
+
+
+def _rows(found: Data, shown: Sequence[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
     """All layers together, then layer by layer."""
     for name, layer in [("all", found), *((str(layer["layer"]), layer) for layer in found["layers"])]:
-        for half in ("k", "v"):
+        for half in HALVES:
             fit = layer[half]
             place = NONE if fit["head"] is None else f"{fit['layer']}, {fit['head']}"
-            formats = [fit["formats"].get(name) for name in found["formats"]]
-            shown = (text for one in formats for text in _fit(one))
-            yield name, half.upper(), number(fit["largest"], ",.4g"), place, *shown
-
-
-def _fit(fit: Data | None) -> tuple[str, str]:
-    return (number(fit["sqnr_db"], ".1f"), number(fit["beyond"], ".3%")) if fit else (NONE, NONE)
+            numbers = (number(fit["formats"].get(one, {}).get(key), FORMS[key][1]) for one, key in shown)
+            yield name, half.upper(), number(fit["largest"], ",.4g"), place, *numbers
 
 
 def _figure(found: Data, called: str) -> Iterator[Figure]:
@@ -56,8 +60,8 @@ def _figure(found: Data, called: str) -> Iterator[Figure]:
     if not layers:
         return
     x = tuple(float(layer["layer"]) for layer in layers)
-    series = tuple((f"|{half.upper()}|", x, tuple(layer[half]["largest"] for layer in layers)) for half in ("k", "v"))
-    fits = [(name, found[half]["formats"][name]["limit"]) for name in found["formats"] for half in ("k", "v")]
+    series = tuple((f"|{half.upper()}|", x, tuple(layer[half]["largest"] for layer in layers)) for half in HALVES)
+    fits = [(name, found[half]["formats"][name]["limit"]) for name in found["formats"] for half in HALVES]
     limits = dict.fromkeys((f"{name} {limit:,g}", limit) for name, limit in fits if limit is not None)
     panel = Panel("largest magnitude", "layer", series, None, None, "largest magnitude", (), tuple(limits), log=True)
     dashed = " Dashed: the largest value of a format at the scale in use." if limits else ""

@@ -41,7 +41,8 @@ def test_words_plot_and_table() -> None:
     assert said == Items(("It clips.", "One stands out."))
     assert isinstance(table, Table)
     assert len(table.columns) == len(table.align) == len(table.rows[0])
-    assert table.rows[0] == ("all", "K", "512", "1, 2", "31.5", "0.125%", "40.0", "–")
+    assert table.rows[0] == ("all", "K", "512", "1, 2", "31.5", "0.125%", "40.0")
+    assert table.columns[4:] == ("fp8_e4m3: SQNR, dB", "fp8_e4m3: beyond", "int8: SQNR, dB")
     assert [row[:2] for row in table.rows] == [(n, half) for n in ("all", "0", "1") for half in "KV"]
     assert isinstance(explained, Items)
     assert explained.rows[-1] == "Diagnostic, never deciding."
