@@ -255,7 +255,7 @@ def _decide(
     }
     result = {**head, **decided}
     run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
-    tables.write(run.path, judgement, decided["model"], prepared, diagnosis.fidelity)
+    tables.write(run.path, judgement, decided["model"], prepared, diagnosis)
     report.write(run.path, result, judgement, golden, prepared)
     if decided["attribution"]:
         write_json(run.path / "attribution.json", {**head, "model": decided["model"], "arms": decided["attribution"]})

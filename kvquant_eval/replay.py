@@ -15,6 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from kvquant_eval.core import ranges, stored
 from kvquant_eval.core.arms import Arm, ArmRecord, ingredients, plan_arms
 from kvquant_eval.core.attest import effective_dtype, judge_arm
 from kvquant_eval.core.codec import digest, from_data, to_data
@@ -24,15 +25,12 @@ from kvquant_eval.core.plan import make_blocks, plan_sha256, reorder
 from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn, Prepared, ReplayMode
 from kvquant_eval.core.rollout import make_rollouts, rollout_blocks
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.core.stored import merged
 from kvquant_eval.io.child import Child, EngineDied
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, reuse
 
 PACKAGE = Path(__file__).parent
-ARM_CODE = (
-    *(PACKAGE / "worker").glob("*.py"),
-    *(PACKAGE / "core" / f"{name}.py" for name in ("outcome", "walk", "call_match", "tool_calls", "thinking")),
-)
+_CORE = ("call_match", "outcome", "ranges", "stored", "thinking", "tool_calls", "treatment", "walk")
+ARM_CODE = (*(PACKAGE / "worker").glob("*.py"), *(PACKAGE / "core" / f"{name}.py" for name in _CORE))
 """The code that decides what stands in a journal."""
 INSPECTOR = "kvquant_eval.worker.inspect:inspect"
 RETRY_S = 1.0
@@ -210,6 +208,7 @@ class Stage:
             args={**arm.args, "trust_remote_code": self.settings.model.trust_remote_code},
             top_logprobs=self.settings.engine.top_logprobs,
             chat_template=self.plan.prepared.chat_template,
+            profile=arm.profile,
         )
 
 
@@ -233,7 +232,8 @@ def stored_arm(arm: Arm, run: RunFolder, blocks: int) -> ArmRecord:
         replays=tuple(replay for block in done for replay in block.replays),
         counts=count(done),
         error=str(folder.identity().get("error", "")),
-        stored=merged(layer for block in done for layer in block.stored),
+        stored=stored.merged(layer for block in done for layer in block.stored),
+        ranges=ranges.merged(block.ranges for block in done),
         unfinished=f"{len(done)} of {blocks} blocks are replayed" if len(done) < blocks else "",
     )
 

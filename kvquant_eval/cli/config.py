@@ -41,6 +41,7 @@ from kvquant_eval.core.settings import (
     JudgeSettings,
     PlaceboKind,
     ReplaySettings,
+    ReportSettings,
     Settings,
     TrackingSettings,
 )
@@ -54,9 +55,9 @@ LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
     "model", "engine", "golden", "sampling", "replay", "block_requests", "baseline", "kv", "gate", "workloads",
-    "tracking", "scorer", "resume", "dry_run", "runs_dir", "cache_dir",
+    "tracking", "scorer", "report", "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
-OPTIONAL = ("kv", "workloads", "replay", "scorer", "resume", "dry_run")
+OPTIONAL = ("kv", "workloads", "replay", "scorer", "report", "resume", "dry_run")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -167,6 +168,7 @@ def build(data: Mapping[str, Any]) -> Settings:
         policy=policy,
         scorers=scorers,
         replay=replay,
+        report=record(ReportSettings, top.get("report", {}), "report"),
         judge=record(JudgeSettings, scorer.get("judge", {}), "scorer.judge"),
         tracking=record(TrackingSettings, top["tracking"], "tracking"),
         code=record(CodeSettings, scorer.get("code", {}), "scorer.code"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.engine import EngineFacts
+from kvquant_eval.core.ranges import LayerRanges
 from kvquant_eval.core.records import Prepared, Replay, Role
 from kvquant_eval.core.settings import PlaceboKind, Settings
 from kvquant_eval.core.stored import StoredLayer
@@ -23,7 +24,7 @@ class Arm:
     """One treatment to run over the plan.
 
     ``baseline`` names the arm it is compared with (itself for a baseline); ``order_seed`` shuffles the blocks when set;
-    ``accept`` lists engine settings that differ from the baseline on purpose.
+    ``accept`` lists engine settings that differ from the baseline on purpose; ``profile`` as in ``EngineSpec``.
     """
 
     name: str
@@ -33,12 +34,13 @@ class Arm:
     baseline: str
     order_seed: int | None = None
     accept: tuple[str, ...] = ()
+    profile: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRecord:
     """What an arm left behind. ``error`` is how its engine died, ``unfinished`` what is still to do (empty: nothing of
-    the kind); ``counts`` as ``io.runfolder.count``, ``stored`` as in ``BlockResult``.
+    the kind); ``counts`` as ``io.runfolder.count``, ``stored`` and ``ranges`` as in ``BlockResult``.
     """
 
     arm: Arm
@@ -48,11 +50,12 @@ class ArmRecord:
     error: str = ""
     unfinished: str = ""
     stored: tuple[StoredLayer, ...] = ()
+    ranges: tuple[LayerRanges, ...] = ()
 
 
 def plan_arms(settings: Settings) -> tuple[Arm, ...]:
     """Baseline, controls, candidates. Reference arms need an eager engine: where the user's is compiled, they are
-    compared with an eager baseline of their own, ``baseline_eager``.
+    compared with an eager baseline of their own, ``baseline_eager``. The eager baseline takes the range profile.
     """
     args = dict(settings.engine.args)
     base = Arm(name="baseline", role=Role.BASELINE, treatment=settings.baseline, args=args, baseline="baseline")
@@ -72,7 +75,11 @@ def plan_arms(settings: Settings) -> tuple[Arm, ...]:
     ]
     compared = (repeat, placebo, *candidates)
     needed = any(arm.baseline != base.name for arm in compared)
-    return (base, *([eager] if needed else []), *compared)
+    arms = (base, *([eager] if needed else []), *compared)
+    if not settings.report.range_profile:
+        return arms
+    formats = tuple(dict.fromkeys(name for kv in settings.candidates.values() for name in kv.formats))
+    return tuple(replace(arm, profile=formats) if arm.name == eager.name else arm for arm in arms)
 
 
 def _jitter(eager: Arm) -> Arm:
@@ -94,6 +101,7 @@ def ingredients(
     whole is the arm's fingerprint.
     """
     return {
+        **({"profile": list(arm.profile)} if arm.profile else {}),
         "role": str(arm.role),
         "treatment": to_data(arm.treatment),
         "args": dict(arm.args),

@@ -17,6 +17,7 @@ from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.noise import Noise, Place
 from kvquant_eval.core.policy import Policy
+from kvquant_eval.core.range_profile import as_data as range_data
 from kvquant_eval.core.records import GoldenSet, Prepared, Role, ScoreDelta
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.soundness import is_self_test
@@ -91,6 +92,7 @@ def document(
             for name, turns in diagnosis.fidelity.items()
         },
         "attribution": attribution_data(diagnosis.attribution),
+        **({"ranges": range_data(diagnosis.ranges)} if diagnosis.ranges else {}),
         "arms": {n: _arm(r) for n, r in arms.items()},
     }
 

@@ -32,7 +32,9 @@ class Engine(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class EngineSpec:
     """What it takes to start one arm's engine: a local model folder or hub id, a treatment, and engine arguments that
-    are the same in every arm. ``chat_template`` (its text) renders the history of free-running conversations."""
+    are the same in every arm. ``chat_template`` (its text) renders the history of free-running conversations.
+    ``profile``: the formats under which K and V are looked at before they are stored (empty: they are not).
+    """
 
     model: str
     revision: str | None
@@ -40,6 +42,7 @@ class EngineSpec:
     args: Mapping[str, Json]
     top_logprobs: int = 20
     chat_template: str = ""
+    profile: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

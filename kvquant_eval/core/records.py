@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from kvquant_eval.core.ranges import LayerRanges
 from kvquant_eval.core.stored import StoredLayer
 
 Json = Any
@@ -289,7 +290,7 @@ class BlockResult:
     """A finished block: its replays in the order of ``Block.keys``, and what the engine counted while it ran.
 
     ``second_rounding`` is (K and V values of a reference format that did not fit BF16 exactly, values seen), ``stored``
-    a sample of what a native FP8 cache holds, by layer.
+    a sample of what a native FP8 cache holds, by layer, ``ranges`` how large K and V were, where that was asked for.
     """
 
     index: int
@@ -298,6 +299,7 @@ class BlockResult:
     seconds: float
     second_rounding: tuple[int, int] = (0, 0)
     stored: tuple[StoredLayer, ...] = ()
+    ranges: tuple[LayerRanges, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,6 +104,13 @@ class ReplaySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """What is found out beside the decision. ``range_profile``: how large K and V are, by layer and head."""
+
+    range_profile: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class CodeSettings:
     """How the code of replies is executed: ``seconds`` of CPU time (five times that by the clock) and ``memory_mb``
     (MiB) for a reply and its tests; ``allow_execution``: also where isolation is weak.
@@ -174,6 +181,7 @@ class Settings:
     max_minutes: float | None = None
     replay: ReplaySettings = ReplaySettings()
     judge: JudgeSettings = field(default_factory=JudgeSettings)
+    report: ReportSettings = ReportSettings()
 
     def __post_init__(self) -> None:
         for where in ("golden_path", "runs_dir", "cache_dir"):
@@ -188,6 +196,8 @@ class Settings:
         if unknown:
             rule = f"gate.require: names of candidates, got {unknown[0][:80]!r}"
             raise DataError(f"{rule}; choose from {sorted(self.candidates)}")
+        if self.report.range_profile:
+            _check_profile(self)
 
 
 def _url_problem(url: str) -> str | None:
@@ -202,6 +212,15 @@ def _url_problem(url: str) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not url.isprintable() or " " in url:
         return repr(url[:80])
     return None
+
+
+def _check_profile(settings: Settings) -> None:
+    """K and V are seen by hooks, which a compiled engine ignores; a gate with hooks has an eager baseline."""
+    hooked = any(treatment.realisation is Realisation.REFERENCE for treatment in settings.candidates.values())
+    if settings.engine.args.get("enforce_eager") or settings.placebo is PlaceboKind.JITTER or hooked:
+        return
+    rule = "an eager baseline to look into, got none (a compiled engine ignores hooks)"
+    raise DataError(f"report.range_profile: {rule}; set engine.args.enforce_eager=true or gate.placebo=jitter")
 
 
 def _check_path(where: str, path: str) -> None:

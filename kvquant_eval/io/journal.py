@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kvquant_eval.core.codec import DataError, from_data, from_json, to_data, to_json
+from kvquant_eval.core.ranges import LayerRanges
 from kvquant_eval.core.records import BlockResult, Replay
 from kvquant_eval.core.stored import StoredLayer
 
@@ -51,6 +52,7 @@ class Journal:
             "seconds": round(result.seconds, 3),
             "second_rounding": list(result.second_rounding),
             "stored": [to_data(layer) for layer in result.stored],
+            "ranges": [to_data(layer) for layer in result.ranges],
         }
         self._append([*lines, _commit_line(mark, lines)])
 
@@ -139,6 +141,7 @@ class Journal:
             seconds=mark["seconds"],
             second_rounding=tuple(mark["second_rounding"]),
             stored=tuple(from_data(StoredLayer, layer, str(self.path)) for layer in mark.get("stored", [])),
+            ranges=tuple(from_data(LayerRanges, layer, str(self.path)) for layer in mark.get("ranges", [])),
         )
 
 

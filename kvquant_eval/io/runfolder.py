@@ -28,8 +28,8 @@ MARK = "tracking.json"
 """What became of the tracking, written last: a run that has it is finished."""
 OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
-    | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "attribution.json", "decision.json", "lock", MARK}
-    | {"report.md", "report.html", "junit.xml"}
+    | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
+    | {"lock", MARK, "report.md", "report.html", "junit.xml"}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 

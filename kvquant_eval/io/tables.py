@@ -1,12 +1,13 @@
-"""``turns.parquet`` (one row a turn x arm x epoch x scorer), ``deltas.parquet`` (one row a turn x arm x scorer) and
-``fidelity.parquet`` (one row a turn x arm).
+"""``turns.parquet`` (one row a turn x arm x epoch x scorer), ``deltas.parquet`` (one row a turn x arm x scorer),
+``fidelity.parquet`` (one row a turn x arm) and, where it was asked for, ``ranges.parquet`` (one row a layer x K or V x
+head x format).
 
 All carry the schema version of ``decision.json`` in their metadata, and a checksum a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import pandas as pd
 
 from kvquant_eval.core.codec import DataError, to_data
+from kvquant_eval.core.diagnosis import Diagnosis
 from kvquant_eval.core.document import SCHEMA_VERSION
 from kvquant_eval.core.fidelity import Means, TurnFidelity
 from kvquant_eval.core.judge import Judgement
+from kvquant_eval.core.range_profile import HALVES, RangeProfile, format_fit
 from kvquant_eval.core.records import Prepared
 from kvquant_eval.core.text import safe, writable
 
@@ -34,12 +37,14 @@ def write(
     judgement: Judgement,
     model: Mapping[str, Any],
     prepared: Prepared,
-    fidelity: Mapping[str, Sequence[TurnFidelity]],
+    diagnosis: Diagnosis,
 ) -> None:
     """Write the tables; model id and KV dtype stand in every row."""
     save(turns_frame(judgement, model, prepared), folder / "turns.parquet")
     save(deltas_frame(judgement, model), folder / "deltas.parquet")
-    save(fidelity_frame(judgement, model, fidelity), folder / "fidelity.parquet")
+    save(fidelity_frame(judgement, model, diagnosis.fidelity), folder / "fidelity.parquet")
+    if diagnosis.ranges:
+        save(ranges_frame(model, diagnosis.ranges), folder / "ranges.parquet")
 
 
 def save(frame: pd.DataFrame, path: Path) -> None:
@@ -143,6 +148,29 @@ def fidelity_frame(
     ]
     frame = pd.DataFrame(rows)
     return frame if frame.empty else frame.astype({**MEANS, "first_divergence": "Int64"})
+
+
+def ranges_frame(model: Mapping[str, Any], profile: RangeProfile) -> pd.DataFrame:
+    """Units and ranges as in ``core.ranges.HeadCounts`` and ``core.range_profile.FormatFit``; K and V are as the arm's
+    model computed them, ``format`` is what was tried on them (empty: none).
+    """
+    frame = pd.DataFrame([{**_identity(model, profile.arm), **row} for row in _range_rows(profile)])
+    floats = dict.fromkeys(("limit", "beyond", "sqnr_db"), "float64")
+    return frame if frame.empty else frame.astype(floats)
+
+
+def _range_rows(profile: RangeProfile) -> Iterator[dict[str, Any]]:
+    for layer in profile.layers:
+        for half in HALVES:
+            of = getattr(layer, half)
+            for number, head in enumerate(of.heads):
+                seen = {"layer": layer.index, "half": half, "head": number, "scale": of.scale}
+                seen |= {"values": head.values, "largest": head.largest}
+                for name in head.formats or ("",):
+                    fit = (
+                        asdict(format_fit([of], head, name)) if name else dict.fromkeys(("limit", "beyond", "sqnr_db"))
+                    )
+                    yield {**seen, "format": name, **fit}
 
 
 def _identity(model: Mapping[str, Any], arm: str) -> dict[str, Any]:

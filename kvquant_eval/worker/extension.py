@@ -16,6 +16,7 @@ from kvquant_eval.core.stored import StoredLayer
 from kvquant_eval.core.treatment import SLIDING_WINDOW, KVTreatment, canonical_dtype, together
 from kvquant_eval.worker.formats import FORMATS, Format
 from kvquant_eval.worker.linear import widen
+from kvquant_eval.worker.ranges import RangeProbe
 from kvquant_eval.worker.stored import DTYPES, StoredAudit
 
 
@@ -76,6 +77,31 @@ class KVExtension:
             if isinstance(audit, StoredAudit):
                 found.append(to_data(StoredLayer(index=_index(name), k=audit.k, v=audit.v)))
                 audit.reset()
+        return found
+
+    def kv_profile(self, formats: list[str]) -> int:
+        """Look at K and V of each layer from now on (see ``ranges``), under those of ``formats`` that there is a
+        function for; return how many layers are looked at. MLA layers, which have no K and V of their own, are not.
+        """
+        known = [name for name in formats if name in FORMATS]
+        layers = [
+            layer
+            for _, layer in self._layers()
+            if hasattr(layer, "num_kv_heads") and not hasattr(layer, "kv_lora_rank")
+        ]
+        for layer in layers:
+            layer.kvquant_ranges = RangeProbe(layer, known, self.model_runner.device)
+            layer.register_forward_pre_hook(layer.kvquant_ranges)
+        return len(layers)
+
+    def kv_ranges(self) -> list[dict[str, Any]]:
+        """The LayerRanges since the last call, as plain data; none where nothing is looked at."""
+        found = []
+        for name, layer in self._layers():
+            probe = getattr(layer, "kvquant_ranges", None)
+            if probe is not None:
+                found.append(to_data(probe.found(_index(name))))
+                probe.reset()
         return found
 
     def kv_second_rounding(self) -> tuple[int, int]:

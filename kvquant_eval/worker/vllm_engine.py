@@ -15,6 +15,7 @@ from vllm.engine.arg_utils import EngineArgs
 from kvquant_eval.core.codec import from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
+from kvquant_eval.core.ranges import LayerRanges, joined
 from kvquant_eval.core.records import Block, BlockResult, Measure, Outcome, Replay, ReplayRequest, Rollout
 from kvquant_eval.core.stored import StoredLayer, merged
 from kvquant_eval.core.treatment import Realisation
@@ -51,7 +52,7 @@ class VllmEngine:
         reference = treatment.realisation is Realisation.REFERENCE
         if treatment.skip_layers and not reference:
             args["kv_cache_dtype_skip_layers"] = list(treatment.skip_layers)
-        if reference and not args.get("enforce_eager"):
+        if (reference or spec.profile) and not args.get("enforce_eager"):
             raise ValueError(f"{treatment.name}: a compiled engine ignores hooks; set engine.args.enforce_eager=true")
         self.trace_replay = bool(EngineArgs(**args).create_engine_config().use_v2_model_runner)
         if self.trace_replay:
@@ -62,6 +63,8 @@ class VllmEngine:
         self.widened = sum(self.llm.collective_rpc("kv_widen")) if args.get("enforce_eager") else 0
         if args.get("enforce_eager"):  # a compiled engine may store K and V where no Python sees it
             self.llm.collective_rpc("kv_audit")
+        if spec.profile:
+            self.llm.collective_rpc("kv_profile", args=(list(spec.profile),))
         if reference:
             self.llm.collective_rpc("kv_install", args=(to_data(treatment),))
 
@@ -80,6 +83,7 @@ class VllmEngine:
             seconds=seconds,
             second_rounding=(now[0] - rounded[0], now[1] - rounded[1]),
             stored=self._stored(),
+            ranges=self._ranges(),
         )
 
     def facts(self) -> EngineFacts:
@@ -197,6 +201,12 @@ class VllmEngine:
     def _stored(self) -> tuple[StoredLayer, ...]:
         workers: list[list[Any]] = self.llm.collective_rpc("kv_stored")
         return merged(from_data(StoredLayer, layer, "stored") for worker in workers for layer in worker)
+
+    def _ranges(self) -> tuple[LayerRanges, ...]:
+        if not self.spec.profile:
+            return ()
+        workers: list[list[Any]] = self.llm.collective_rpc("kv_ranges")
+        return joined(from_data(LayerRanges, layer, "ranges") for worker in workers for layer in worker)
 
     def _preemptions(self) -> int:
         metrics: list[Any] = self.llm.get_metrics()

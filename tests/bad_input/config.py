@@ -377,6 +377,16 @@ CONTRADICTIONS = (
         environment={"PATH": "/nowhere"},
     ),
     _case(
+        "a range profile where no hook can run",
+        "engine=vllm",
+        "gate.placebo=batch_limit",
+        "report.range_profile=true",
+        line=(
+            "report.range_profile: an eager baseline to look into, got none (a compiled engine ignores hooks); set "
+            "engine.args.enforce_eager=true or gate.placebo=jitter"
+        ),
+    ),
+    _case(
         "no place for an engine",
         "engine.slots=[]",
         line="engine.slots: at least one, got []; for one arm at a time: engine.slots=[{}]",

@@ -48,6 +48,8 @@ TYPES = [
     ("gate.require", ["a", 3, None, {}], "a list"),
     ("gate.modes", [None, 3, "gate"], "keys and values"),
     ("replay", [None, 3, "free_running"], "keys and values"),
+    ("report", [None, 3, "range_profile"], "keys and values"),
+    ("report.range_profile", ["yes", 1, None, []], "true or false"),
     ("model.trust_remote_code", ["yes", 1, None], "true or false"),
     ("model.source", ["hubb", ""], "one of hub, folder, embedded"),
     ("model.id", [None, 3], "text"),

@@ -21,6 +21,7 @@ from typing import Any
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.engine import EngineFacts, EngineSpec, LayerFacts
 from kvquant_eval.core.outcome import classify
+from kvquant_eval.core.ranges import FormatCounts, HalfRanges, HeadCounts, LayerRanges
 from kvquant_eval.core.records import (
     Block,
     BlockResult,
@@ -81,6 +82,7 @@ class FakeEngine:
             preemptions=int(self.fault == "preempts" and block.index == 1),
             seconds=0.5,
             second_rounding=(100, 1000) if self.spec.treatment.realisation is Realisation.REFERENCE else (0, 0),
+            ranges=_ranges(self.spec.profile, block.index) if self.spec.profile else (),
         )
 
     def facts(self) -> EngineFacts:
@@ -246,6 +248,20 @@ class FakeEngine:
         if self.fault == "broken":
             return 0.98 * likelihood
         return 0.0
+
+
+def _ranges(formats: Sequence[str], block: int) -> tuple[LayerRanges, ...]:
+    """Two heads a layer, of about 10; K of the last head in layer 2 is a thousand times that."""
+
+    def half(name: str, layer: int) -> HalfRanges:
+        heads = []
+        for head in range(2):
+            size = (1 + uniform(name, layer, head, block)) * (5000 if (name, layer, head) == ("k", 2, 1) else 5)
+            counts = {f: FormatCounts(beyond=int(size > 448), noise=size / 1000) for f in formats if f != "bfloat16"}
+            heads.append(HeadCounts(values=100, largest=size, signal=size * size, formats=counts))
+        return HalfRanges(limits={f: 448.0 for f in formats if f == "fp8_e4m3"}, heads=tuple(heads))
+
+    return tuple(LayerRanges(index=i, k=half("k", i), v=half("v", i)) for i in range(LAYERS))
 
 
 def prepare(

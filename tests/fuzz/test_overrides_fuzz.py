@@ -40,6 +40,7 @@ VALID = (
     "scorer@workloads.faq.scores.match.scorer=needle",
     "runs_dir=${oc.env:HOME}/runs",
     "gate.require=[fp8_e4m3]",
+    "report.range_profile=true",
 )
 VALUES = (
     "null", "true", "-1", "0", "1", "2", "1e999", "nan", "-inf", "0.5", "99999999999999999999999999", "''", "???",

@@ -58,7 +58,8 @@ class Panel:
     """One small plot: a mark for every turn's drop in points, > 0 is worse, or lines where ``y_label`` is another.
 
     ``series`` are (name, x values, y values); ``threshold`` is the drop that flags a turn; ``band`` (low, high) the
-    placebo's; ``ticks`` what stands at x = 0, 1, 2, ... where that is no number.
+    placebo's; ``ticks`` what stands at x = 0, 1, 2, ... where that is no number; ``limits`` are dashed lines, (name,
+    height); ``log``: the y axis is logarithmic.
     """
 
     title: str
@@ -68,6 +69,8 @@ class Panel:
     band: tuple[float, float] | None
     y_label: str = DROP
     ticks: tuple[str, ...] = ()
+    limits: tuple[tuple[str, float], ...] = ()
+    log: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,18 @@ def _plot(panel: Panel, figure: Figure) -> None:
     axes = figure.subplots()
     lines = panel.y_label != DROP
     bottom = 0.22 if panel.ticks else 0.16
-    figure.subplots_adjust(left=0.14, right=0.97, top=0.76 if lines else 0.82, bottom=bottom)
+    figure.subplots_adjust(left=0.2 if panel.log else 0.14, right=0.97, top=0.76 if lines else 0.82, bottom=bottom)
     if panel.band:
         axes.axhspan(*panel.band, color=BAND, alpha=0.25, linewidth=0, label="placebo")
-    axes.axhline(0.0, color=INK, linewidth=0.6)
+    if panel.log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")  # matplotlib's own are formulas, which are not parsed here
+        axes.yaxis.set_minor_formatter("")
+    else:
+        axes.axhline(0.0, color=INK, linewidth=0.6)
+    for name, height in panel.limits:
+        axes.axhline(height, color=LIMIT, linewidth=1.0, linestyle="--")
+        axes.annotate(_label(name), (0.01, height), xycoords=("axes fraction", "data"), fontsize=7, va="bottom")
     if panel.threshold is not None:
         axes.axhline(
             panel.threshold, color=LIMIT, linewidth=1.0, linestyle="--", label=f"threshold {panel.threshold:g}"

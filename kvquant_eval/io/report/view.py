@@ -13,6 +13,7 @@ from kvquant_eval.io.report.compounding import compounding_sections
 from kvquant_eval.io.report.fidelity import fidelity_sections
 from kvquant_eval.io.report.names import NONE, baseline_name, identity, interval, kv_name, number, why
 from kvquant_eval.io.report.plots import figures
+from kvquant_eval.io.report.ranges import range_sections
 from kvquant_eval.io.report.turns import flagged_sections
 
 Data = Mapping[str, Any]
@@ -27,7 +28,7 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
         against = baseline_name(document["model"]["kv"][candidate["baseline"]])
         sections += compounding_sections(candidate, name, against, document)
     sections += [_controls(document), _degenerate(document), *fidelity_sections(document)]
-    sections += [*attribution_sections(document), _arms(document["arms"])]
+    sections += [*attribution_sections(document), *range_sections(document), _arms(document["arms"])]
     sections += [_attestation(document), _storage(document)]
     sections += [_policy(document), _golden(document["golden"])]
     for name, candidate in zip(names, document["candidates"], strict=True):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core.arms import Arm, differences, ingredients, plan_arms
-from kvquant_eval.core.codec import digest
+from kvquant_eval.core.codec import DataError, digest
 from kvquant_eval.core.plan import make_blocks, plan_sha256
 from kvquant_eval.core.records import Prepared, Role, Sampling
-from kvquant_eval.core.settings import PlaceboKind, Settings
+from kvquant_eval.core.settings import PlaceboKind, ReportSettings, Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 from tests.fakes.gate import reference, settings, treatments
 from tests.fakes.records import rendered_turn
@@ -79,6 +79,32 @@ def test_a_placebo_by_batch_limit_needs_no_hooks(tmp_path: Path) -> None:
 def test_arms_differ_by_the_treatment_alone(tmp_path: Path) -> None:
     found = arms(settings(tmp_path, {**treatments("fp8"), **reference("ref")}))
     assert all(arm.args == found["baseline"].args for arm in found.values())
+
+
+PROFILED = ReportSettings(range_profile=True)
+
+
+def test_the_baseline_takes_the_range_profile_of_all_formats_in_use(tmp_path: Path) -> None:
+    halves = KVTreatment(name="k8v4", k="fp8", v="nvfp4", realisation=Realisation.REFERENCE)
+    found = arms(settings(tmp_path, {**treatments("fp8"), "k8v4": halves, **reference("ref")}, report=PROFILED))
+    assert found["baseline"].profile == ("fp8_e4m3", "nvfp4", "int8")
+    assert {name for name, arm in found.items() if arm.profile} == {"baseline"}
+
+
+def test_beside_a_compiled_baseline_the_eager_one_does(tmp_path: Path) -> None:
+    found = arms(settings(tmp_path, treatments("fp8"), args={"enforce_eager": False}, report=PROFILED))
+    assert {name for name, arm in found.items() if arm.profile} == {"baseline_eager"}
+
+
+def test_a_gate_without_hooks_has_no_range_profile(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^report.range_profile: an eager baseline to look into, got none"):
+        settings(
+            tmp_path,
+            treatments("fp8"),
+            args={"enforce_eager": False},
+            placebo=PlaceboKind.BATCH_LIMIT,
+            report=PROFILED,
+        )
 
 
 def mark(arm: Arm, made: Settings, **changes: Any) -> str:
@@ -152,6 +178,14 @@ def test_so_do_engine_model_and_treatment(made: Settings) -> None:
 def test_so_does_code_that_comes_with_the_model(made: Settings) -> None:
     trusting = replace(made, model=replace(made.model, trust_remote_code=True))
     assert mark(arms(made)["fp8"], made) != mark(arms(trusting)["fp8"], trusting)
+
+
+def test_a_range_profile_marks_the_arm_that_takes_it_alone(made: Settings) -> None:
+    """Arms of before there was one keep their fingerprints."""
+    asked = arms(replace(made, report=PROFILED))
+    assert {name for name, arm in arms(made).items() if mark(arm, made) != mark(asked[name], made)} == {"baseline"}
+    assert "profile" not in ingredients(arms(made)["baseline"], made, PREPARED, "p", "g", "c")
+    assert ingredients(asked["baseline"], made, PREPARED, "p", "g", "c")["profile"] == ["fp8_e4m3"]
 
 
 @pytest.mark.parametrize("changes", [{"timeout_s": 1.0}, {"retries": 9}, {"stall_s": 1.0}])

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kvquant_eval.core.ranges import FormatCounts, HalfRanges, HeadCounts, LayerRanges
 from kvquant_eval.core.records import BlockResult
 from kvquant_eval.io.journal import Journal
 from tests.fakes.records import forced, reply
@@ -47,6 +49,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[int]]
 
 def test_blocks_come_back_as_they_were(tmp_path: Path) -> None:
     assert list(journal(tmp_path, *BLOCKS).blocks()) == BLOCKS
+
+
+def test_so_do_the_ranges_of_k_and_v(tmp_path: Path) -> None:
+    """Bit for bit; a journal of before there were any has none."""
+    seen = HeadCounts(
+        values=3, largest=0.1, signal=1e77 / 3, formats={"fp8_e4m3": FormatCounts(beyond=2, noise=2**-60 / 3)}
+    )
+    half = HalfRanges(scale=0.7, limits={"fp8_e4m3": 448 * 0.7}, heads=(seen, HeadCounts()))
+    finished = replace(BLOCKS[0], ranges=(LayerRanges(index=5, k=half, v=HalfRanges()),))
+    assert list(journal(tmp_path, finished).blocks()) == [finished]
 
 
 def test_blocks_can_be_read_in_any_order(tmp_path: Path) -> None:

@@ -294,5 +294,5 @@ def test_no_label_is_read_as_a_formula(title: str) -> None:
 def test_tables_are_written_whatever_a_scorer_says(case: MakeCase, tmp_path: Path) -> None:
     """A scorer that parses JSON may come by a lone surrogate, which UTF-8 cannot carry."""
     made = case(9.0, model=MODEL, reply="\ud800\x00 数")
-    tables.write(tmp_path, made.judgement, made.document["model"], made.prepared, made.diagnosis.fidelity)
+    tables.write(tmp_path, made.judgement, made.document["model"], made.prepared, made.diagnosis)
     assert "said \\ud800\x00 数" in set(pd.read_parquet(tmp_path / "turns.parquet")["explanation"])
