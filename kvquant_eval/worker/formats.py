@@ -58,8 +58,14 @@ def int8(x: Tensor) -> Tensor:
 
 
 def int4(x: Tensor) -> Tensor:
-    """Symmetric INT4 with one float32 scale per token and head, its largest magnitude / 7."""
-    return _per_token_head(x, torch.round, 7)
+    """INT4 with one float32 scale and one whole zero point per token and head: 16 codes, -8 to 7, evenly from the least
+    to the largest of its values and 0. vLLM's ``int4_per_token_head`` is that behind a rotation.
+    """
+    y = x.float().clamp(-_LARGEST / 2, _LARGEST / 2)  # halves, so that the difference of two is finite
+    least = y.amin(-1, keepdim=True).clamp(max=0)
+    scale = (y.amax(-1, keepdim=True).clamp(min=0) - least) / 15
+    zero = torch.round(-8 - least / scale)
+    return torch.where(scale == 0, 0.0, (torch.round(y / scale + zero).clamp(-8, 7) - zero) * scale)
 
 
 def nvfp4(x: Tensor) -> Tensor:

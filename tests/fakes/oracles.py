@@ -38,6 +38,16 @@ def per_token_head(kind: str, bits: int, largest: float, x: Tensor) -> Tensor:
     return torch.where(scale == 0, 0.0, theirs)
 
 
+def int4(x: Tensor) -> Tensor:
+    """compressed-tensors' asymmetric INT4, of values whose differences are finite."""
+    most = torch.finfo(torch.bfloat16).max / 2
+    rows = x.float().reshape(-1, x.shape[-1]).clamp(-most, most)
+    scheme = QuantizationArgs(num_bits=4, type="int", strategy="channel", symmetric=False, zp_dtype=torch.int8)
+    least, largest = rows.amin(-1, keepdim=True), rows.amax(-1, keepdim=True)
+    scale, zero = calculate_qparams(least, largest, scheme)
+    return fake_quantize(rows, scale, zero, scheme).reshape(x.shape)
+
+
 def e5m2_per_token_head(x: Tensor) -> Tensor:
     """compressed-tensors has no E5M2: ml_dtypes under the same scale."""
     y = x.float()
@@ -84,7 +94,7 @@ ORACLES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "fp8_e4m3_per_token_head": partial(per_token_head, "float", 8, 448),
     "fp8_e5m2_per_token_head": e5m2_per_token_head,
     "int8": partial(per_token_head, "int", 8, 127),
-    "int4": partial(per_token_head, "int", 4, 7),
+    "int4": int4,
     "nvfp4": nvfp4,
     "mxfp4": partial(mx, "e2m1", 2),
     "mxfp8": partial(mx, "fp8_e4m3", 8),

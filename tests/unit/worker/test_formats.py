@@ -49,7 +49,7 @@ def test_zero_vectors_stay_zero(name: str) -> None:
     assert torch.equal(FORMATS[name](torch.zeros(3, 2, 32)), torch.zeros(3, 2, 32))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "placebo"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("placebo", "int4")])
 def test_signs_are_symmetric(name: str) -> None:
     x = noise(20, 2, 64, scale=3.0)
     assert torch.equal(FORMATS[name](-x), -FORMATS[name](x))
@@ -160,9 +160,16 @@ def test_int8_scales_each_token_and_head_by_itself() -> None:
 
 
 def test_int4_values_by_hand() -> None:
-    """The largest magnitude is 7, so the step is 1; ties to even, and -8 is not used."""
-    x = torch.tensor([[7.0, 0.5, 1.5, 2.5, -0.5, -1.5, 6.4, -7.0]])
-    assert int4(x).tolist() == [[7.0, 0.0, 2.0, 2.0, 0.0, -2.0, 6.0, -7.0]]
+    """From -3 to 12 the step is 1 and zero is the code -5; ties go to the even code, which is an odd value there."""
+    x = torch.tensor([[12.0, 0.5, 1.5, 2.5, -0.5, -1.5, 6.4, -3.0, 0.0]])
+    assert int4(x).tolist() == [[12.0, 1.0, 1.0, 3.0, -1.0, -1.0, 6.0, -3.0, 0.0]]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_int4_spends_its_codes_on_one_side_where_the_values_are(sign: int) -> None:
+    """0 is kept, so from 5 to 15 the step is 1 as well."""
+    x = sign * torch.tensor([[15.0, 5.0, 7.6]])
+    assert int4(x).tolist() == (sign * torch.tensor([[15.0, 5.0, 8.0]])).tolist()
 
 
 def test_mx_scales_are_powers_of_two_by_the_largest_value() -> None:
@@ -219,8 +226,10 @@ def test_infinity_is_the_largest_value(name: str) -> None:
     y = FORMATS[name](x)
     assert y.isfinite().all()
     assert torch.equal(y, FORMATS[name](x.clamp(-torch.finfo(torch.bfloat16).max, torch.finfo(torch.bfloat16).max)))
-    assert (y[..., 3] == -y[..., 50]).all()
     assert y[..., 3].min() == y.max()
+    assert y[..., 50].max() == y.min()
+    if name != "int4":
+        assert (y[..., 3] == -y[..., 50]).all()
 
 
 @pytest.mark.parametrize("name", ROUNDING)
