@@ -14,8 +14,10 @@ Codes: a sample of what the engine stored of K and V, read back right after it d
 codes of the same values. Steps are those of the format; a negative bias means that magnitudes are stored too small.
 Saturated: codes of the format's largest value; flushed: zeros that stand for something else; in brackets what correct \
 rounding gives.
-Diagnostic, never deciding.
+The layers shown are those with the fewest right codes; attribution.json has all of them. Diagnostic, never deciding.
 """
+WORST = 3
+"""Layers that the table names, of K and of V each."""
 COLUMNS = ("layers", "half", "values", "identical", "bias, steps", "worst", "magnitude", "saturated", "flushed")
 
 
@@ -40,11 +42,12 @@ def _one(name: str, one: Data, called: str) -> Section:
 
 
 def _codes(one: Data) -> Iterator[tuple[str, ...]]:
-    """All layers together, then layer by layer."""
+    """All layers together, then those of K and of V with the fewest right codes."""
     for half in ("k", "v"):
         yield ("all", half.upper(), *_shares(one[half]))
-    for layer in one["layers"]:
-        for half in ("k", "v"):
+    for half in ("k", "v"):
+        seen = [layer for layer in one["layers"] if layer[half]["values"]]
+        for layer in sorted(seen, key=lambda layer: layer[half]["identical"])[:WORST]:
             yield (str(layer["layer"]), half.upper(), *_shares(layer[half]))
 
 
