@@ -50,7 +50,7 @@ class StoredAudit:
         if self.readable and self.step % EVERY == 0:
             try:
                 self._compare(layer, key, value, cache, slots)
-            except ValueError as error:  # a diagnosis less, and no reason to stop
+            except Exception as error:  # noqa: BLE001 - a diagnosis less, whatever it is, and no reason to stop
                 self.readable = False
                 _log.warning("%s: stored codes are not read back: %s", layer.layer_name, error)
         self.step += 1

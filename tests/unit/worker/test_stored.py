@@ -101,14 +101,22 @@ def test_where_each_value_lies_is_learned() -> None:
 
 
 def test_what_cannot_be_read_back_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """An engine that stores nothing at all, and one with two bytes a value: a line in the log, and the run goes on."""
+    """An engine that stores nothing at all, one with two bytes a value, one without a scale: a line in the log, and the
+    run goes on.
+    """
     for store, cache in ((lambda x: torch.zeros_like(x).byte(), empty()), (rounded, empty().short())):
         made = layer(store)
         audit = StoredAudit(made, BLOCKS)
         for _ in range(2):
             audit(made, *some(4), cache, torch.arange(4))
         assert (audit.readable, audit.k.values, audit.step) == (False, 0, 2)
-    assert [record.message.split(": ")[1] for record in caplog.records] == ["stored codes are not read back"] * 2
+    made = layer()
+    made._k_scale = None
+    made.impl.do_kv_cache_update = lambda *_: None
+    audit = StoredAudit(made, BLOCKS)
+    audit(made, *some(4), empty(), torch.arange(4))
+    assert not audit.readable
+    assert [record.message.split(": ")[1] for record in caplog.records] == ["stored codes are not read back"] * 3
 
 
 def test_a_sample_of_steps_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
