@@ -19,7 +19,6 @@ from typing import IO, Any
 import pytest
 
 from kvquant_eval.io import child
-from kvquant_eval.worker.__main__ import main
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CHANGES = "PYTEST_CURRENT_TEST"
@@ -99,6 +98,7 @@ def serve(connection: socket.socket) -> int:
     """Fork a worker for each message until there are no more; the exit status, in the workers too."""
     import vllm.v1.engine.llm_engine  # noqa: F401 - it takes seconds
 
+    import kvquant_eval.worker.__main__
     import kvquant_eval.worker.admission
     import kvquant_eval.worker.prepare  # noqa: F401
 
@@ -128,6 +128,8 @@ def _work(connection: socket.socket, received: Sequence[int]) -> int:
     os.close(log)
     connection.send(str(os.getpid()).encode())
     connection.close()
+    from kvquant_eval.worker.__main__ import main  # in the fork only: tests say that it is not imported
+
     return main([str(pipe) for pipe in pipes])
 
 
