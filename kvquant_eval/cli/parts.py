@@ -9,7 +9,7 @@ from kvquant_eval.cli.plain import known_keys, mapping, record, shown
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.limits import check_name
 from kvquant_eval.core.policy import ScorePolicy
-from kvquant_eval.core.settings import CANDIDATE_MARKS
+from kvquant_eval.core.settings import CANDIDATE_MARKS, check_halves
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 UNQUANTIZED = ("bfloat16", "auto", "float16")
@@ -34,6 +34,7 @@ def baseline(kv: Any) -> KVTreatment:
         raise DataError(f"baseline.dtype: {rule}, got {shown(made.requested)}; set baseline.dtype=bfloat16")
     if made.realisation is not Realisation.NATIVE:
         raise DataError("baseline.realisation: native, got 'reference'; leave it out")
+    check_halves("baseline", made)
     return made
 
 

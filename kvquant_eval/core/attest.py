@@ -121,9 +121,10 @@ def _coverage(arm: str, treatment: KVTreatment, layers: Sequence[LayerFacts]) ->
     wrong: dict[str, list[int]] = {}
     for layer in layers:
         wanted, runs = _wanted(treatment, layer.index), _effective(layer)
-        if runs == wanted or (windowed and not _is_quantized(layer)):
+        whole = str(layer.index) in treatment.skip_layers
+        if runs == wanted or ((windowed or whole) and not _is_quantized(layer)):
             continue
-        if wanted in UNQUANTIZED and str(layer.index) in treatment.skip_layers:
+        if whole:
             problems.append(f"layer {layer.index} should be skipped, runs {runs}")
         else:
             wrong.setdefault(runs, []).append(layer.index)

@@ -87,17 +87,25 @@ class Attribution:
 
 def pairs(arms: Sequence[Arm]) -> tuple[Pair, ...]:
     """(reference arm, native arm) of the same formats, layers and baseline."""
-    candidates = [arm for arm in arms if arm.role is Role.CANDIDATE]
-    natives = [arm for arm in candidates if is_native(arm)]
     return tuple(
         (other.name, native.name)
-        for native in natives
-        for other in candidates
-        if other.treatment.realisation is Realisation.REFERENCE
-        and other.treatment.formats == native.treatment.formats
-        and other.treatment.skip_layers == native.treatment.skip_layers
-        and other.baseline == native.baseline
+        for native in arms
+        if is_native(native)
+        for other in _references(native, arms)
+        if other.baseline == native.baseline
     )
+
+
+def _references(native: Arm, arms: Sequence[Arm]) -> list[Arm]:
+    """The candidates that round K and V to what ``native`` stores, in the same layers."""
+    asked = native.treatment.formats, native.treatment.skip_layers
+    return [
+        arm
+        for arm in arms
+        if arm.role is Role.CANDIDATE
+        and arm.treatment.realisation is Realisation.REFERENCE
+        and (arm.treatment.formats, arm.treatment.skip_layers) == asked
+    ]
 
 
 def is_native(arm: Arm) -> bool:
@@ -115,11 +123,12 @@ def attribute(
     near: Mapping[Pair, Sequence[TurnFidelity]],
 ) -> dict[str, Attribution]:
     """Every native candidate by name. ``near`` has each arm beside its baseline, and the ``pairs``."""
-    found = {native: reference for reference, native in pairs([record.arm for record in arms.values()])}
+    all_arms = [record.arm for record in arms.values()]
+    found = {native: reference for reference, native in pairs(all_arms)}
     placebos = [r.arm for r in arms.values() if r.arm.name == "placebo"]
     floor = next((_kl(near, placebo.baseline, placebo.name) for placebo in placebos), None)
     return {
-        name: _one(record, found.get(name), results, near, floor)
+        name: _one(record, found.get(name), _references(record.arm, all_arms), results, near, floor)
         for name, record in arms.items()
         if is_native(record.arm)
     }
@@ -136,6 +145,7 @@ def as_data(found: Mapping[str, Attribution]) -> dict[str, Any]:
 def _one(
     record: ArmRecord,
     reference: str | None,
+    elsewhere: Sequence[Arm],
     results: Mapping[str, CandidateResult],
     near: Mapping[Pair, Sequence[TurnFidelity]],
     floor: float | None,
@@ -156,7 +166,10 @@ def _one(
         kl=kl,
         gl=_drops(results.get(name), results.get(reference)) if reference else {},
         source=_source(kl),
-        sentences=(_codes_sentence(k, v), _source_sentence(kl, reference, record.arm.treatment.requested)),
+        sentences=(
+            _codes_sentence(k, v),
+            _source_sentence(name, kl, reference) if reference else _alone_sentence(record.arm, elsewhere),
+        ),
     )
 
 
@@ -230,13 +243,23 @@ def _codes_sentence(k: Shares, v: Shares) -> str:
     return f"The engine does not store the correctly rounded codes ({said})."
 
 
-def _source_sentence(kl: Distances, reference: str | None, dtype: str) -> str:
+def _alone_sentence(native: Arm, elsewhere: Sequence[Arm]) -> str:
+    """Why there is nothing to tell the format's part by."""
+    dtype = native.treatment.requested
+    if elsewhere:
+        other = elsewhere[0]
+        return (
+            f"{other.name} ran against {other.baseline}, this arm against {native.baseline}: to set them side by side, "
+            "run both eager (engine.args.enforce_eager=true)."
+        )
+    return f"No reference arm of {dtype} ran beside it, so what the format costs by itself is not known."
+
+
+def _source_sentence(name: str, kl: Distances, reference: str) -> str:
     """Which of the two dominates, in words, with the numbers in it."""
-    if reference is None:
-        return f"No reference arm of {dtype} ran beside it, so what the format costs by itself is not known."
     source = _source(kl)
     if source is None or kl.native is None or kl.reference is None:
-        return f"{reference} left nothing to compare with."
+        return f"{name if kl.native is None else reference} left nothing to compare with."
     between = "" if kl.between is None else f", between both {kl.between:.4f}"
     numbers = f"(KL to the baseline {kl.native:.4f} nats a token, of correct rounding {kl.reference:.4f}{between})"
     explained = f"{kl.reference / kl.native:.0%} of the distance {numbers}" if kl.native else numbers

@@ -145,9 +145,14 @@ def _candidate(record: ArmRecord, baseline: ArmRecord, result: Mapping[str, Any]
 
 
 def _identity(settings: Settings, prepared: Prepared, golden: GoldenSet) -> str:
-    treatments = {name: to_data(treatment) for name, treatment in settings.candidates.items()}
+    treatments = {name: _asked(treatment) for name, treatment in settings.candidates.items()}
     weights = [settings.model.id, settings.model.revision, prepared.weights_sha256, prepared.versions.get("vllm")]
-    return digest([weights, golden.sha256, policy_sha256(settings.policy), to_data(settings.baseline), treatments])
+    return digest([weights, golden.sha256, policy_sha256(settings.policy), _asked(settings.baseline), treatments])
+
+
+def _asked(treatment: KVTreatment) -> dict[str, Any]:
+    """The treatment without what is not asked for: a question stays the same when treatments can say more."""
+    return {key: value for key, value in to_data(treatment).items() if value or key not in ("k", "v")}
 
 
 def kv_names(record: ArmRecord) -> dict[str, str]:

@@ -143,7 +143,7 @@ def _sentences(heads: Sequence[_Seen], formats: Sequence[str]) -> Iterator[str]:
     limited = [name for name in formats if any(name in head.of.limits for head in heads)]
     yield from (_clipping([head for head in heads if name in head.of.limits], name) for name in limited)
     if others := [name for name in formats if name not in limited]:
-        yield f"Without a fixed range that could clip: {', '.join(others)}."
+        yield f"Their scales follow the values, so there is no fixed range to pass: {', '.join(others)}."
     for half in HALVES:
         yield from _outliers([head for head in heads if head.half == half])
 
@@ -169,7 +169,9 @@ def _clipping(heads: Sequence[_Seen], name: str) -> str:
 
 def _outliers(heads: Sequence[_Seen]) -> Iterator[str]:
     """Sentences on one half: outlier heads, outlier layers, or that there are none."""
-    layers = {head.layer: max((h for h in heads if h.layer == head.layer), key=_largest) for head in heads}
+    layers: dict[int, _Seen] = {}
+    for head in heads:
+        layers[head.layer] = max(layers.get(head.layer, head), head, key=_largest)
     found = False
     for what, group in (("head", list(heads)), ("layer", list(layers.values()))):
         middle = median(map(_largest, group))

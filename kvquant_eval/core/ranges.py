@@ -34,8 +34,7 @@ class HeadCounts:
 @dataclass(frozen=True, kw_only=True)
 class HalfRanges:
     """K, or V, of one layer. ``scale`` (> 0) is what values are divided by before a format stores them; ``limits`` has
-    the largest finite value of each format at that scale, where it has one: formats whose scales follow the values
-    clip nothing.
+    the largest finite value of each format at that scale, where it has one: the scales of others follow the values.
     """
 
     scale: float = 1.0

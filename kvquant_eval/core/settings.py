@@ -243,17 +243,20 @@ def _check_candidates(candidates: Mapping[str, KVTreatment]) -> None:
         check_name("kv", name, CANDIDATE_MARKS)
         if name in RESERVED:
             raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {name!r}; give it another name")
-        _check_halves(f"kv.{name}", treatment)
+        check_halves(f"kv.{name}", treatment)
         for layer in treatment.skip_layers:
             if not is_skip_entry(layer):
                 rule = "layer numbers or sliding_window"
                 raise DataError(f"kv.{name}.skip_layers: {rule}, got {layer[:80]!r}; such as ['0','29']")
 
 
-def _check_halves(where: str, treatment: KVTreatment) -> None:
-    """K and V each have a format; only a reference treats one otherwise than the other."""
+def check_halves(where: str, treatment: KVTreatment) -> None:
+    """Raise DataError unless K and V each have one format; only a reference treats one otherwise than the other."""
     if not all(treatment.formats):
         raise DataError(f"{where}.dtype: a KV dtype, got none; set {where}.dtype=..., or {where}.k and {where}.v")
+    if treatment.dtype and treatment.k and treatment.v:
+        rule = "no third format where K and V have their own"
+        raise DataError(f"{where}.dtype: {rule}, got {treatment.dtype[:80]!r}; leave it out")
     half = next((entry for entry in treatment.skip_layers if "." in entry), "")
     for key, found in (("k", treatment.k), ("v", treatment.v), ("skip_layers", half)):
         if found and treatment.realisation is Realisation.NATIVE:

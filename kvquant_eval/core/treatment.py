@@ -9,7 +9,7 @@ from enum import StrEnum
 UNQUANTIZED = ("bfloat16", "float16", "float32", "auto")
 SLIDING_WINDOW = "sliding_window"
 _ALIASES = {"fp8": "fp8_e4m3", "half": "float16"}
-_SKIP = re.compile(rf"[0-9]+(\.[kv])?|{SLIDING_WINDOW}")
+_SKIP = re.compile(rf"(0|[1-9][0-9]{{0,5}})(\.[kv])?|{SLIDING_WINDOW}")  # as an engine writes a layer's number
 
 
 class Realisation(StrEnum):

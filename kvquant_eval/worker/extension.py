@@ -81,13 +81,15 @@ class KVExtension:
 
     def kv_profile(self, formats: list[str]) -> int:
         """Look at K and V of each layer from now on (see ``ranges``), under those of ``formats`` that there is a
-        function for; return how many layers are looked at. MLA layers, which have no K and V of their own, are not.
+        function for; return how many layers are looked at. Layers without K and V of their own (MLA, shared) are not.
         """
         known = [name for name in formats if name in FORMATS]
         layers = [
             layer
             for _, layer in self._layers()
-            if hasattr(layer, "num_kv_heads") and not hasattr(layer, "kv_lora_rank")
+            if hasattr(layer, "num_kv_heads")
+            and not hasattr(layer, "kv_lora_rank")
+            and getattr(layer, "kv_sharing_target_layer_name", None) is None
         ]
         for layer in layers:
             layer.kvquant_ranges = RangeProbe(layer, known, self.model_runner.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from kvquant_eval.worker.formats import FORMATS, LARGEST, scaled
 from kvquant_eval.worker.stored import EVERY, TOKENS
 
 _MOST = torch.finfo(torch.bfloat16).max
+_log = logging.getLogger(__name__)
 
 
 class RangeProbe:
@@ -30,16 +32,22 @@ class RangeProbe:
 
     def reset(self) -> None:
         """Begin a block."""
-        self.step = 0
+        self.step, self.readable = 0, True
         self.k.reset()
         self.v.reset()
 
     def __call__(self, layer: Any, args: tuple[Any, ...]) -> None:
         """args: query, key, value, ...; key and value: [num_tokens, num_kv_heads * head_size]."""
         sampled = self.step % EVERY == 0
-        self.k.add(args[1], sampled)
-        self.v.add(args[2], sampled)
         self.step += 1
+        if not self.readable:
+            return
+        try:
+            self.k.add(args[1], sampled)
+            self.v.add(args[2], sampled)
+        except Exception as error:  # noqa: BLE001 - a diagnosis less, whatever it is, and no reason to stop
+            self.readable = False
+            _log.warning("%s: K and V are not looked at: %s", layer.layer_name, error)
 
     def found(self, index: int) -> LayerRanges:
         """The counts since ``reset``, of the layer with this index."""

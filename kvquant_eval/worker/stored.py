@@ -37,12 +37,11 @@ class StoredAudit:
         self.update: Update = layer.impl.do_kv_cache_update
         self.dtype, self.num_blocks = canonical_dtype(layer.kv_cache_dtype), num_blocks
         self.places: tuple[Tensor, Tensor] | None = None
-        self.readable = True
         self.reset()
 
     def reset(self) -> None:
-        """Begin a block."""
-        self.step, self.k, self.v = 0, StoredCodes(), StoredCodes()
+        """Begin a block: what is found in it does not depend on the blocks before."""
+        self.readable, self.step, self.k, self.v = True, 0, StoredCodes(), StoredCodes()
 
     def __call__(self, layer: Any, key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
         """key, value: [num_tokens, num_kv_heads, head_size]; slots: [num_tokens], negative for padding."""
@@ -60,26 +59,27 @@ class StoredAudit:
             self.places = learn(self.update, layer, key, cache, self.num_blocks)
         rows = torch.nonzero(slots >= 0).flatten()[:TOKENS]
         bytes_of = _reader(cache, self.num_blocks, self.places[0].shape[0], slots[rows])
-        for name, x, place in (("k", key, self.places[0]), ("v", value, self.places[1])):
-            scale = getattr(layer, f"_{name}_scale").float().reshape(-1, 1)  # one, or one a head
-            found = compare(x[rows], bytes_of(place), scale, self.dtype)
-            setattr(self, name, total((getattr(self, name), found)))
+        k, v = (
+            compare(x[rows], bytes_of(place), scale.float().reshape(-1, 1), self.dtype)  # one scale, or one a head
+            for x, place, scale in zip((key, value), self.places, (layer._k_scale, layer._v_scale), strict=True)
+        )
+        self.k, self.v = total((self.k, k)), total((self.v, v))
 
 
 def compare(x: Tensor, codes: Tensor, scale: Tensor, dtype: str) -> StoredCodes:
     """What was stored of ``x``, [tokens, heads, head_size], as ``codes`` of the same shape (uint8) under ``scale``,
-    [1, 1] or [heads, 1].
+    [1, 1] or [heads, 1]. Zeros of both signs are one code.
     """
     scaled = x.float() / scale
     right = FORMATS[dtype](scaled).to(DTYPES[dtype]).view(torch.uint8)
-    stored_value, right_value = (each.view(DTYPES[dtype]).float().abs() for each in (codes, right))
+    stored_value, right_value = (each.view(DTYPES[dtype]).float() for each in (codes, right))
     stored, exact = codes.int() & 0x7F, right.int() & 0x7F
     distance = (torch.where(codes < 128, stored, -stored) - torch.where(right < 128, exact, -exact)).abs()
     largest = int(torch.tensor(torch.finfo(DTYPES[dtype]).max).to(DTYPES[dtype]).view(torch.uint8))
     nonzero = scaled != 0
     return StoredCodes(
         values=x.numel(),
-        identical=int((codes == right).sum()),
+        identical=int((distance == 0).sum()),
         ulps=int(distance.sum()),
         bias=int((stored - exact).sum()),
         worst=int(distance.max()) if x.numel() else 0,
@@ -87,10 +87,16 @@ def compare(x: Tensor, codes: Tensor, scale: Tensor, dtype: str) -> StoredCodes:
         saturated_right=int((exact == largest).sum()),
         flushed=int(((stored == 0) & nonzero).sum()),
         flushed_right=int(((exact == 0) & nonzero).sum()),
-        magnitude=float(scaled.abs().double().sum()),
-        magnitude_stored=float(stored_value.double().sum()),
-        magnitude_right=float(right_value.double().sum()),
+        magnitude=_magnitude(scaled),
+        magnitude_stored=_magnitude(stored_value),
+        magnitude_right=_magnitude(right_value),
     )
+
+
+def _magnitude(x: Tensor) -> float:
+    """The sum of the magnitudes; NaN counts as nothing and infinity as the largest BF16 value, so that it is finite."""
+    most = torch.finfo(torch.bfloat16).max
+    return float(x.abs().nan_to_num(0.0, most, most).double().sum())
 
 
 def learn(update: Update, layer: Any, key: Tensor, cache: Tensor, num_blocks: int) -> tuple[Tensor, Tensor]:

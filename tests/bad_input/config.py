@@ -332,6 +332,12 @@ RANGES = (
         line="kv.mine.dtype: a KV dtype, got none; set kv.mine.dtype=..., or kv.mine.k and kv.mine.v",
     ),
     _case(
+        "a third format beside those of K and V",
+        "kv=[k8v4_ref]",
+        "+kv.k8v4_ref.dtype=int8",
+        line="kv.k8v4_ref.dtype: no third format where K and V have their own, got 'int8'; leave it out",
+    ),
+    _case(
         "a reference that rounds nothing",
         "+kv.mine={dtype: bfloat16, realisation: reference}",
         line="kv.mine.dtype: a format to round K or V to, got 'bfloat16'; name one",

@@ -80,7 +80,12 @@ def test_k_and_v_may_have_formats_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("half", ["k", "v"])
-def test_a_baseline_is_not_quantized_by_halves(half: str) -> None:
+def test_a_baseline_has_no_halves(half: str) -> None:
+    for more in (f"+baseline.{half}=float16", f"baseline.skip_layers=['7.{half}']"):
+        with pytest.raises(DataError, match=r"^baseline\.(k|v|skip_layers): what a native dtype can do"):
+            build(compose([more]))
+    with pytest.raises(DataError, match=r"^baseline\.dtype: no third format where K and V have their own"):
+        build(compose(["baseline.dtype=fp8_e4m3", "+baseline.k=bfloat16", "+baseline.v=bfloat16"]))
     with pytest.raises(
         DataError, match=r"^baseline\.dtype: a dtype that is not quantized .* set baseline\.dtype=bfloat16$"
     ):

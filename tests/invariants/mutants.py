@@ -58,7 +58,7 @@ MUTANTS = (
         invariant=2,
         what="the dtype is believed, not read back",
         file="kvquant_eval/core/attest.py",
-        old="        if runs == wanted or (windowed and not _is_quantized(layer)):\n",
+        old="        if runs == wanted or ((windowed or whole) and not _is_quantized(layer)):\n",
         new="        if True:\n",
         test=f"{PIPELINE}::test_each_fault_has_its_decision_and_reason",
     ),

@@ -90,6 +90,11 @@ def test_listed_layers_are_skipped() -> None:
     assert found(wanted, layer(0, "fp8_e4m3"), layer(1, "fp8_e4m3")) == ["layer 1 should be skipped, runs fp8_e4m3"]
 
 
+def test_a_skipped_layer_stays_as_the_model_computes() -> None:
+    wanted = treatment("fp8_e4m3", Realisation.NATIVE, "1")
+    assert found(wanted, layer(0, "fp8_e4m3"), layer(1, "auto", storage="float16")) == []
+
+
 def test_a_skipped_layer_that_is_not_there() -> None:
     wanted = treatment("fp8_e4m3", Realisation.NATIVE, "7")
     assert found(wanted, layer(0, "fp8_e4m3"), layer(1, "fp8_e4m3")) == [

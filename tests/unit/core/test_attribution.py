@@ -109,6 +109,25 @@ def test_without_a_reference_only_the_codes_are_known() -> None:
     )
 
 
+def test_a_reference_that_ran_against_another_baseline_is_named() -> None:
+    """A compiled engine's native arms, whose references are eager."""
+    other = replace(REFERENCE, baseline="baseline_eager")
+    records = {each.name: ArmRecord(arm=each, facts=None, replays=(), counts={}) for each in (NATIVE, other)}
+    assert attribute(records, {}, {})["native"].sentences[1] == (
+        "reference ran against baseline_eager, this arm against baseline: to set them side by side, run both eager "
+        "(engine.args.enforce_eager=true)."
+    )
+
+
+def test_an_arm_that_left_nothing_is_named() -> None:
+    nothing = (measure(rendered_turn("t"), None, None),)
+    records = {each.name: ArmRecord(arm=each, facts=None, replays=(), counts={}) for each in (NATIVE, REFERENCE)}
+    for dead in ("native", "reference"):
+        near = {(("baseline"), name): nothing if name == dead else turns(0.01) for name in ("native", "reference")}
+        one = attribute(records, {}, {**near, ("reference", "native"): nothing})["native"]
+        assert one.sentences[1] == f"{dead} left nothing to compare with."
+
+
 def test_only_native_candidates_are_attributed() -> None:
     records = {each.name: ArmRecord(arm=each, facts=None, replays=(), counts={}) for each in (BASELINE, REFERENCE)}
     assert attribute(records, {}, {}) == {}

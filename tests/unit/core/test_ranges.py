@@ -140,7 +140,7 @@ def test_a_planted_outlier_is_named_by_layer_and_head_and_clips() -> None:
         "fp8_e4m3 clips at unit scales: |K| of layer 2, head 1 reaches 12,288, 27.43 times its largest value, 448. It "
         "clips in 1 of 16 heads (K and V), 0.562% of the values that were sampled."
     )
-    assert follow == "Without a fixed range that could clip: int8."
+    assert follow == "Their scales follow the values, so there is no fixed range to pass: int8."
     assert out[:2] == [
         "Outlier head: |K| of layer 2, head 1 reaches 12,288 (1,117 times), where the median head reaches 11.",
         "Outlier layer: |K| of layer 2, head 1 reaches 12,288 (1,024 times), where the median layer reaches 12.",

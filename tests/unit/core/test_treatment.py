@@ -47,7 +47,9 @@ def test_entries_of_skip_layers(entry: str) -> None:
     assert skipped_index(entry) == (None if entry == "sliding_window" else int(entry.split(".")[0]))
 
 
-@pytest.mark.parametrize("entry", ["", "x", "-1", "1.5", "7.q", ".k", "7.k.v", "٣", "7 ", "sliding"])
+@pytest.mark.parametrize(
+    "entry", ["", "x", "-1", "01", "007.k", "9" * 5000, "1.5", "7.q", ".k", "7.k.v", "٣", "7 ", "sliding"]
+)
 def test_no_entries_of_skip_layers(entry: str) -> None:
     assert not is_skip_entry(entry)
 

@@ -160,3 +160,16 @@ def assert_near(one: HeadCounts, other: HeadCounts) -> None:
     assert (one.values, one.largest) == (other.values, other.largest)
     assert one.signal == pytest.approx(other.signal)
     assert {n: f.beyond for n, f in one.formats.items()} == {n: f.beyond for n, f in other.formats.items()}
+
+
+def test_a_layer_that_cannot_be_looked_at_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """VLLM lets a layer have no K of its own: one line in the log a block, and the run goes on."""
+    made, layer = probe("int8"), SimpleNamespace(layer_name="model.layers.0.attn")
+    for _ in range(2):
+        made(layer, (torch.zeros(1), None, None))
+    assert not made.readable
+    assert [record.message.split(": ")[:2] for record in caplog.records] == [
+        ["model.layers.0.attn", "K and V are not looked at"]
+    ]
+    made.reset()
+    assert made.readable

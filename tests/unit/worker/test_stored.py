@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,7 +143,7 @@ def test_counts_by_hand() -> None:
     found = one([1.0, -1.0, 448.0, 1000.0, 0.001, 0.0], [0x38, 0xB9, 0x7D, 0x7E, 0x00, 0x80])
     assert found == StoredCodes(
         values=6,
-        identical=2,
+        identical=3,
         ulps=3,
         bias=-1,
         worst=1,
@@ -154,6 +155,35 @@ def test_counts_by_hand() -> None:
         magnitude_stored=pytest.approx(1.0 + 1.125 + 416 + 448),
         magnitude_right=pytest.approx(2 + 896 + 2**-9),
     )
+
+
+def test_zeros_of_both_signs_are_one_code() -> None:
+    found = one([-1e-9, 0.0, -0.0], [0x00, 0x80, 0x00])
+    assert (found.identical, found.ulps, found.flushed, found.flushed_right) == (3, 0, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_are_finite_whatever_is_stored(dtype: str) -> None:
+    """NaN and infinity, given and stored: what is counted goes into JSON."""
+    values = [math.nan, math.inf, -math.inf, 1.0, 1.0, 1.0]
+    found = one(values, [0x7F, 0x7C, 0xFC, 0x7F, 0x7C, 0xFF], dtype)
+    assert found.values == 6
+    for name in ("magnitude", "magnitude_stored", "magnitude_right"):
+        assert math.isfinite(getattr(found, name))
+
+
+def test_a_block_does_not_depend_on_the_one_before() -> None:
+    """What could not be read in one is read in the next, as after a restart."""
+    made, cache = layer(), empty()
+    audit = StoredAudit(made, BLOCKS)
+    made._k_scale, kept = None, made._k_scale
+    audit.update = lambda *_: None
+    audit(made, *some(4), cache, torch.arange(4))
+    assert (audit.readable, audit.k.values, audit.v.values) == (False, 0, 0)
+    made._k_scale, audit.update = kept, made.impl.do_kv_cache_update
+    audit.reset()
+    audit(made, *some(4), cache, torch.arange(4))
+    assert audit.k.values == audit.v.values == 4 * HEADS * SIZE
 
 
 def test_a_wrong_sign_is_far_away() -> None:
