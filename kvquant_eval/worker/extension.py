@@ -48,7 +48,7 @@ class KVExtension:
             windowed = SLIDING_WINDOW in treatment.skip_layers and getattr(layer, "sliding_window", None)
             if windowed or (k, v) == ("bfloat16", "bfloat16"):
                 continue
-            if not hasattr(layer, "num_kv_heads") or hasattr(layer, "kv_lora_rank"):
+            if not _has_k_and_v(layer):
                 raise ValueError(f"{name}: reference formats need separate K and V, got {type(layer).__name__}")
             layer.register_forward_pre_hook(_Rounding(layer, FORMATS.get(k), FORMATS.get(v)))
             layer.kvquant_format = together(k, v)
@@ -63,7 +63,7 @@ class KVExtension:
             for _, layer in self._layers()
             if canonical_dtype(layer.kv_cache_dtype) in DTYPES
             and hasattr(layer.impl, "do_kv_cache_update")
-            and not hasattr(layer, "kv_lora_rank")
+            and _has_k_and_v(layer)
         ]
         for layer in layers:
             layer.impl.do_kv_cache_update = StoredAudit(layer, self.cache_config.num_gpu_blocks)
@@ -87,9 +87,7 @@ class KVExtension:
         layers = [
             layer
             for _, layer in self._layers()
-            if hasattr(layer, "num_kv_heads")
-            and not hasattr(layer, "kv_lora_rank")
-            and getattr(layer, "kv_sharing_target_layer_name", None) is None
+            if _has_k_and_v(layer) and getattr(layer, "kv_sharing_target_layer_name", None) is None
         ]
         for layer in layers:
             layer.kvquant_ranges = RangeProbe(layer, known, self.model_runner.device)
@@ -140,6 +138,11 @@ class _Rounding:
         layer.kvquant_inexact[0] += (stored.float() != exact).sum()  # stays on the device: no wait for the count
         layer.kvquant_inexact[1] += x.numel()
         return stored
+
+
+def _has_k_and_v(layer: Any) -> bool:
+    """Whether the layer passes K and V apart, each [num_tokens, num_kv_heads * head_size] (MLA layers do not)."""
+    return hasattr(layer, "num_kv_heads") and not hasattr(layer, "kv_lora_rank")
 
 
 def _facts(name: str, layer: Any, capacity: int) -> dict[str, Any]:
