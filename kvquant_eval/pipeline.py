@@ -18,6 +18,7 @@ from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError, digest, from_data
 from kvquant_eval.core.diagnosis import diagnose
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
+from kvquant_eval.core.folds import restrict
 from kvquant_eval.core.forecast import Forecast, forecast
 from kvquant_eval.core.judge import Judgement, asked, judge
 from kvquant_eval.core.records import GoldenSet, Prepared
@@ -103,7 +104,7 @@ def regate(run: RunFolder, settings: Settings) -> GateRun:
     any more.
     """
     with run.locked():
-        golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+        golden = _load(settings)
         pinned = run.config()["pinned"]
         left_out = from_data(dict[str, str], pinned.get("left_out", {}), f"{run.path / 'config.yaml'}: pinned.left_out")
         settings = leave_out(settings, left_out)
@@ -143,7 +144,7 @@ def make_ready(settings: Settings) -> Ready:
     for treatment in (settings.baseline, *settings.candidates.values()):
         refuse_impossible(treatment, settings.engine.platform)
     refuse_unready(settings)
-    golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+    golden = _load(settings)
     log = Path(settings.cache_dir) / f"prepare-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
@@ -152,6 +153,12 @@ def make_ready(settings: Settings) -> Ready:
     except DataError:
         log.unlink(missing_ok=True)  # the message says it all
         raise
+
+
+def _load(settings: Settings) -> GoldenSet:
+    """The golden set as pinned, of it the folds that are asked for. Raises DataError."""
+    golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+    return restrict(golden, settings.folds, settings.policy.scores)
 
 
 def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack) -> RunFolder:

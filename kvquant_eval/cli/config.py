@@ -151,13 +151,15 @@ def build(data: Mapping[str, Any]) -> Settings:
     workloads = mapping(top.get("workloads", {}), "workloads")
     rules = {name: score_rules(workload, f"workloads.{name}") for name, workload in workloads.items()}
     scorer = known_keys(top.get("scorer", {}), ["code", "judge"], "scorer")
+    golden = known_keys(top["golden"], ["path", "folds"], "golden")
     replay = record(ReplaySettings, top.get("replay", {}), "replay")
     scorers = build_scorers(workloads, _own_scorers)
     policy, scorers = every_score(record(Policy, gate, "gate", scores=rules), scorers, replay.mode)
     return Settings(
         model=record(ModelSpec, top["model"], "model"),
         engine=record(EngineSettings, top["engine"], "engine", platform=platform()),
-        golden_path=value(str, known_keys(top["golden"], ["path"], "golden").get("path"), "golden.path"),
+        golden_path=value(str, golden.get("path"), "golden.path"),
+        folds=value(tuple[int, ...], golden.get("folds", []), "golden.folds"),
         sampling=record(Sampling, top["sampling"], "sampling"),
         block_requests=value(int, top["block_requests"], "block_requests"),
         baseline=baseline(top["baseline"]),

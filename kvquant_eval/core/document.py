@@ -56,7 +56,7 @@ def document(
         "identity_sha256": _identity(settings, prepared, golden),
         "model": _model(judgement, settings, prepared),
         "engine": _engine(base, settings, prepared),
-        "golden": _golden(golden, prepared),
+        "golden": _golden(golden, prepared, settings),
         "policy": _policy(settings.policy),
         "sampling": to_data(settings.sampling),
         "replay": to_data(settings.replay),
@@ -112,13 +112,14 @@ def _model(judgement: Judgement, settings: Settings, prepared: Prepared) -> dict
     }
 
 
-def _golden(golden: GoldenSet, prepared: Prepared) -> dict[str, Any]:
+def _golden(golden: GoldenSet, prepared: Prepared, settings: Settings) -> dict[str, Any]:
     return {
         "name": golden.name,
         "version": golden.version,
         "sha256": golden.sha256,
         "n_turns": len(golden.turns),
         "n_skipped": sum(bool(turn.skip) for turn in prepared.turns),
+        **({"folds": list(settings.folds)} if settings.folds else {}),
     }
 
 
@@ -147,7 +148,8 @@ def _candidate(record: ArmRecord, baseline: ArmRecord, result: Mapping[str, Any]
 def _identity(settings: Settings, prepared: Prepared, golden: GoldenSet) -> str:
     treatments = {name: _asked(treatment) for name, treatment in settings.candidates.items()}
     weights = [settings.model.id, settings.model.revision, prepared.weights_sha256, prepared.versions.get("vllm")]
-    return digest([weights, golden.sha256, policy_sha256(settings.policy), _asked(settings.baseline), treatments])
+    turns = [golden.sha256, *([list(settings.folds)] if settings.folds else [])]
+    return digest([weights, *turns, policy_sha256(settings.policy), _asked(settings.baseline), treatments])
 
 
 def _asked(treatment: KVTreatment) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
 from kvquant_eval.core.codec import DataError, digest, nearest
+from kvquant_eval.core.folds import FOLDS
 from kvquant_eval.core.limits import check_name, check_number
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import ModelSpec, OnDivergence, ReplayMode, Sampling
@@ -156,9 +157,10 @@ class JudgeSettings:
 class Settings:
     """One gate. ``config`` is the resolved configuration as plain data, for the run folder.
 
-    ``left_out``: scores of the configuration that are not in ``policy`` and ``scorers``, as ``<class>.<score>``, and
-    why; ``reuse``: finished blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself
-    (None: never), to be gone on with later.
+    ``folds``: those of the golden set that are replayed (``core.folds``; none named: all); ``left_out``: scores of the
+    configuration that are not in ``policy`` and ``scorers``, as ``<class>.<score>``, and why; ``reuse``: finished
+    blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself (None: never), to be gone on
+    with later.
     """
 
     model: ModelSpec
@@ -175,6 +177,7 @@ class Settings:
     runs_dir: str
     cache_dir: str
     config: Mapping[str, Any]
+    folds: tuple[int, ...] = ()
     code: CodeSettings = field(default_factory=CodeSettings)
     left_out: Mapping[str, str] = field(default_factory=dict)
     reuse: bool = True
@@ -189,6 +192,7 @@ class Settings:
         _check_model(self.model)
         _check_candidates(self.candidates)
         _check_sampling(self.sampling)
+        _check_folds(self.folds)
         check_number("block_requests", self.block_requests, at_least=2, usual=64)
         if self.max_minutes is not None:
             check_number("gate.max_minutes", self.max_minutes, above=0, up_to=WEEK / 60, usual=60)
@@ -221,6 +225,13 @@ def _check_profile(settings: Settings) -> None:
         return
     rule = "an eager baseline to look into, got none (a compiled engine ignores hooks)"
     raise DataError(f"report.range_profile: {rule}; set engine.args.enforce_eager=true or gate.placebo=jitter")
+
+
+def _check_folds(folds: Sequence[int]) -> None:
+    for fold in folds:
+        check_number("golden.folds", fold, at_least=0, up_to=FOLDS - 1, usual=0)
+    if len(set(folds)) < len(folds):
+        raise DataError(f"golden.folds: each fold once, got {list(folds)}; correct it")
 
 
 def _check_path(where: str, path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvquant_eval.core.folds import FOLDS
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.io.report.attribution import attribution_sections
@@ -291,7 +292,8 @@ def _policy(document: Data) -> Section:
 def _golden(golden: Data) -> Section:
     turns = f"{golden['n_turns']} ({golden['n_skipped']} skipped in all arms)"
     named = [(key, str(golden[key])) for key in ("name", "version", "sha256")]
-    return Section(2, "Golden set", (Facts((*named, ("turns", turns))),))
+    folds = [("folds", f"{_plain(golden['folds'])} of 0 to {FOLDS - 1}")] if "folds" in golden else []
+    return Section(2, "Golden set", (Facts((*named, *folds, ("turns", turns))),))
 
 
 def _plain(value: Any) -> str:
