@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import yaml
 
 from kvquant_eval import __version__
-from kvquant_eval.cli import config
+from kvquant_eval.cli import config, search
 from kvquant_eval.cli.plain import value
-from kvquant_eval.cli.table import show, show_plan
+from kvquant_eval.cli.table import show, show_plan, show_search
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.text import one_line, safe
@@ -30,6 +30,7 @@ USAGE = """kvquant-eval: may this model run with that KV dtype?
 
   kvquant-eval gate [key=value ...]   replay, compare, decide; dry_run=true only says what it would take
   kvquant-eval gate resume=RUN_DIR    go on with a run that was broken off
+  kvquant-eval search [key=value ...] the cheapest mixed precision that passes, and which layers carry the damage
   kvquant-eval regate RUN_DIR         decide a stored run again, without an engine
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
@@ -82,15 +83,20 @@ def _parse(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("kvquant-eval", usage=USAGE, add_help=True)
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    gating = verbs.add_parser("gate", help="replay, compare, decide")
-    gating.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
-    gating.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
-    gating.add_argument("overrides", nargs="*", metavar="key=value")
+    for verb, about in (("gate", "replay, compare, decide"), ("search", "find mixed precision for one candidate")):
+        composed = verbs.add_parser(verb, help=about)
+        composed.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
+        composed.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
+        composed.add_argument("overrides", nargs="*", metavar="key=value")
     for verb, about in (("regate", "decide a stored run again"), ("relog", "log a decided run to MLflow")):
         verbs.add_parser(verb, help=about).add_argument("run_dir", type=Path)
     options = parser.parse_args(arguments)
-    if options.verb == "gate":
-        return _gate(options.overrides, options.config_dir, options.cfg)
+    if options.verb in ("gate", "search"):
+        data = config.compose(options.overrides, options.config_dir)
+        if options.cfg:
+            sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
+            return 0
+        return _gate(data, options.overrides) if options.verb == "gate" else _search(data)
     run = RunFolder(options.run_dir.resolve())
     settings = config.build(run.config())
     if options.verb == "regate":
@@ -102,11 +108,7 @@ def _parse(arguments: list[str]) -> int:
     return max((_complain(one_line(warning), 1) for warning in warnings), default=0)
 
 
-def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -> int:
-    data = config.compose(overrides, config_dir)
-    if show_config:
-        sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
-        return 0
+def _gate(data: dict[str, Any], overrides: Sequence[str]) -> int:
     resumed = None
     resume = value(str, data["resume"], "resume")
     if resume not in (config.AUTO, config.NEVER):
@@ -115,7 +117,20 @@ def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -
     settings = config.build(data)
     if value(bool, data["dry_run"], "dry_run"):
         return show_plan(rehearse(settings))
-    return _conclude(gate(settings, resumed))
+    run = gate(settings, resumed)
+    status = _conclude(run)
+    if settings.repair:
+        held = [each["name"] for each in run.document["candidates"] if each["decision"] == Decision.HOLD]
+        for name in held:  # what was held stays held: the exit status is the gate's
+            _search({**data, "kv": {name: data["kv"][name]}})
+    return status
+
+
+def _search(data: dict[str, Any]) -> int:
+    document, folder = search.run(data, config.build(data))
+    with contextlib.suppress(OSError, SystemExit):
+        show_search(document, folder)
+    return int(document["exit_code"])
 
 
 def _conclude(run: GateRun) -> int:

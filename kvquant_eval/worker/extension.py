@@ -37,20 +37,22 @@ class KVExtension:
         return widen(self.model_runner.model)
 
     def kv_install(self, data: dict[str, Any]) -> int:
-        """Round K and V of every layer as a reference treatment asks; return the number of layers hooked.
+        """Round K and V of every layer as a reference treatment asks, and no longer as one before did; return the
+        number of layers hooked.
 
         ``data`` is the KVTreatment as plain data. Raises ValueError for a layer that does not pass K and V as
         [num_tokens, num_kv_heads * head_size] (MLA).
         """
         treatment, hooked = from_data(KVTreatment, data, "treatment"), 0
         for name, layer in self._layers():
+            _unhook(layer)
             k, v = treatment.at(_index(name))
             windowed = SLIDING_WINDOW in treatment.skip_layers and getattr(layer, "sliding_window", None)
             if windowed or (k, v) == ("bfloat16", "bfloat16"):
                 continue
             if not _has_k_and_v(layer):
                 raise ValueError(f"{name}: reference formats need separate K and V, got {type(layer).__name__}")
-            layer.register_forward_pre_hook(_Rounding(layer, FORMATS.get(k), FORMATS.get(v)))
+            layer.kvquant_hook = layer.register_forward_pre_hook(_Rounding(layer, FORMATS.get(k), FORMATS.get(v)))
             layer.kvquant_format = together(k, v)
             layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64, device=self.model_runner.device)
             hooked += 1
@@ -116,6 +118,13 @@ class KVExtension:
                 yield name, module
 
 
+def _unhook(layer: Any) -> None:
+    """Take away what ``kv_install`` left on a layer."""
+    if hasattr(layer, "kvquant_hook"):
+        layer.kvquant_hook.remove()
+        del layer.kvquant_hook, layer.kvquant_format, layer.kvquant_inexact
+
+
 class _Rounding:
     """Forward pre-hook: K through ``k`` and V through ``v`` (None: as they are). The engine then stores the result in
     its BF16 cache.
@@ -160,6 +169,7 @@ def _facts(name: str, layer: Any, capacity: int) -> dict[str, Any]:
         "v_scale_tensor": _number(layer, "_v_scale"),
         "format": getattr(layer, "kvquant_format", ""),
         "kernel": str(getattr(layer, "isa", "")),
+        "head_size": int(getattr(layer, "head_size", 0)),
     }
 
 

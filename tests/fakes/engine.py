@@ -85,6 +85,9 @@ class FakeEngine:
             ranges=_ranges(self.spec.profile, block.index) if self.spec.profile else (),
         )
 
+    def treat(self, treatment: KVTreatment) -> None:
+        self.__init__(replace(self.spec, treatment=treatment))  # type: ignore[misc]
+
     def facts(self) -> EngineFacts:
         layers = () if self.fault == "no_layers" else tuple(self._layer(index) for index in range(LAYERS))
         settings: dict[str, Any] = {
