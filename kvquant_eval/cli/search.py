@@ -12,10 +12,10 @@ from kvquant_eval.cli.config import build
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError, to_data
 from kvquant_eval.core.folds import FOLDS
-from kvquant_eval.core.search import REMEDIES, in_order, keeping
+from kvquant_eval.core.search import REMEDIES, in_order, keeping, native_of
 from kvquant_eval.core.search_document import Searched, search_document
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.core.treatment import KVTreatment, Realisation, native_of
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io.report import search as report
 from kvquant_eval.io.runfolder import write_json
 from kvquant_eval.pipeline import GateRun, gate

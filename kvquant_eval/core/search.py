@@ -14,7 +14,7 @@ from kvquant_eval.core.codec import digest
 from kvquant_eval.core.gate import CandidateResult
 from kvquant_eval.core.policy import Policy, ScoreRole
 from kvquant_eval.core.records import Decision
-from kvquant_eval.core.treatment import KVTreatment
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 Kept = tuple[str, ...]
 """Units that stay in BF16, in the order of the model."""
@@ -281,3 +281,23 @@ def _place(unit: str) -> tuple[bool, int, str]:
 
 def _kl(each: Pass) -> float:
     return math.nan if each.kl is None else each.kl
+
+
+_NATIVE = {
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+    "nvfp4": "nvfp4",
+    "int8": "int8_per_token_head",
+    "fp8_e4m3_per_token_head": "fp8_per_token_head",
+}
+"""The engine dtype that stores what a reference format rounds to. INT4 has none: vLLM's is behind a rotation."""
+
+
+def native_of(treatment: KVTreatment, name: str) -> KVTreatment | None:
+    """The native treatment of a reference; None where an engine has no such dtype, or stores K and V of a layer alike
+    and this does not.
+    """
+    k, v = treatment.formats
+    if k != v or k not in _NATIVE or any("." in entry for entry in treatment.skip_layers):
+        return None
+    return replace(treatment, name=name, dtype=_NATIVE[k], k="", v="", realisation=Realisation.NATIVE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 UNQUANTIZED = ("bfloat16", "float16", "float32", "auto")
@@ -59,26 +59,6 @@ class KVTreatment:
             "bfloat16" if f"{layer}.k" in self.skip_layers else k,
             "bfloat16" if f"{layer}.v" in self.skip_layers else v,
         )
-
-
-_NATIVE = {
-    "fp8_e4m3": "fp8_e4m3",
-    "fp8_e5m2": "fp8_e5m2",
-    "nvfp4": "nvfp4",
-    "int8": "int8_per_token_head",
-    "fp8_e4m3_per_token_head": "fp8_per_token_head",
-}
-"""The engine dtype that stores what a reference format rounds to. INT4 has none: vLLM's is behind a rotation."""
-
-
-def native_of(treatment: KVTreatment, name: str) -> KVTreatment | None:
-    """The native treatment of a reference; None where an engine has no such dtype, or stores K and V of a layer alike
-    and this does not.
-    """
-    k, v = treatment.formats
-    if k != v or k not in _NATIVE or any("." in entry for entry in treatment.skip_layers):
-        return None
-    return replace(treatment, name=name, dtype=_NATIVE[k], k="", v="", realisation=Realisation.NATIVE)
 
 
 def canonical_dtype(dtype: str) -> str:
