@@ -24,6 +24,7 @@ from kvquant_eval.core.search import FEWEST, Pass, find, measured, probes, rank,
 from kvquant_eval.core.search_document import Searched
 from kvquant_eval.core.settings import ReplaySettings, SearchSettings, Settings, Unit
 from kvquant_eval.core.size import nominal_bytes
+from kvquant_eval.core.text import one_line
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io import fidelity
 from kvquant_eval.io.place import Place
@@ -116,13 +117,14 @@ class _Sweep:
         self.layers = tuple(sorted({layer.index for worker in base.layers for layer in worker}))
         found = []
         for name, treatment in settings.candidates.items():
-            facts, result = judgement.arms[name].facts, judgement.results[name]
-            self.kv = self.kv or kv_names(judgement.arms[name])
-            if facts is None or kl[name] is None:
-                why = "; ".join(result.reasons) or "no reply could be compared"
-                raise DataError(f"{self.folder.path}: a pass for {name}, got {why}; correct that, the search goes on")
+            record, result = judgement.arms[name], judgement.results[name]
+            self.kv = self.kv or kv_names(record)
+            own = [finding.what for finding in result.findings if finding.invalid and finding.where == name]
+            if own or record.facts is None or record.unfinished or kl[name] is None:
+                why = one_line((own or [record.unfinished or "no reply that could be compared"])[0])
+                raise DataError(f"{self.folder.path}: a pass for {name}, got {why}; correct that and search again")
             native = treatment.realisation is Realisation.NATIVE
-            size = bytes_per_token(facts) if native else nominal_bytes(treatment, base)
+            size = bytes_per_token(record.facts) if native else nominal_bytes(treatment, base)
             found.append(measured(name, result, settings.policy, kl=kl[name], size=size, plain=self.plain))
         return found
 

@@ -129,17 +129,20 @@ def find(treatment: KVTreatment, units: Kept, ranking: Sequence[str], measure: M
     """The cheapest set of units in BF16 that passes, in at most ``budget`` passes.
 
     First the curve: none, an eighth, two eighths, ... of the units in BF16, the most sensitive first. Then bisection,
-    between the largest number of most sensitive units that does not do and the smallest that does; then every kept unit
-    is tried without, the least sensitive first. Last, the folk remedies on the same bytes. A set *does* that is likely
-    to pass on other conversations (``PREDICT``); where none is, one that passes.
+    between the largest number of most sensitive units that does not do and the smallest that does. Then the folk
+    remedies on the same bytes, at every other place of the curve. Last, each kept unit is tried without, as long as the
+    budget lasts. A set *does* that is likely to pass on other conversations (``PREDICT``); where none is, one that
+    passes.
     """
     trial = _Trial(treatment, measure, budget)
     sizes = sorted({len(units) * step // STEPS for step in range(STEPS)})
     trial.run([(SENSITIVE, in_order(ranking[:size])) for size in sizes])
     does, sure = _standard(trial)
-    best = None if does is None else _pruned(trial, ranking, _bisect(trial, ranking, does), does)
-    chosen = [len(best.kept)] if best else []
-    trial.run([(name, pick(units, size)) for size in (*chosen, *sizes) for name, pick in REMEDIES.items()])
+    best = None if does is None else _bisect(trial, ranking, does)
+    compared = [*([len(best.kept)] if best else []), *sizes[2::2]]
+    trial.run([(name, pick(units, size)) for size in compared for name, pick in REMEDIES.items()])
+    if best and does:
+        best = _pruned(trial, ranking, best, does)
     return trial.found(best, sure=sure)
 
 

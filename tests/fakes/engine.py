@@ -173,6 +173,7 @@ class FakeEngine:
             k_scale_tensor=0.5 if self.fault == "half_applied_scales" else scale,
             v_scale_tensor=scale,
             format="" if rounded == "bfloat16" else rounded,
+            head_size=16,
         )
 
     def _replay(self, request: ReplayRequest, golden: Sequence[int], block: int) -> Replay:
@@ -250,7 +251,13 @@ class FakeEngine:
             return 3.0 + 2.0 * uniform(request.turn_id)
         if self.fault == "broken":
             return 0.98 * likelihood
-        return 0.0
+        return self._fragile()
+
+    def _fragile(self) -> float:
+        """Points that layers cost where they are quantized: (layer, points) pairs in ``args["fragile"]``."""
+        at = self.spec.treatment.at
+        fragile: Sequence[tuple[int, float]] = self.spec.args.get("fragile", ())
+        return sum(cost for layer, cost in fragile if {*at(layer)} - {"bfloat16", "placebo"})
 
 
 def _ranges(formats: Sequence[str], block: int) -> tuple[LayerRanges, ...]:
