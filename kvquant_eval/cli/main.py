@@ -16,9 +16,10 @@ from typing import NoReturn, TextIO
 import yaml
 
 from kvquant_eval import __version__
+from kvquant_eval.calibrate import calibrate
 from kvquant_eval.cli import config
 from kvquant_eval.cli.plain import value
-from kvquant_eval.cli.table import show, show_plan
+from kvquant_eval.cli.table import show, show_calibration, show_plan
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.text import one_line, safe
@@ -30,6 +31,7 @@ USAGE = """kvquant-eval: may this model run with that KV dtype?
 
   kvquant-eval gate [key=value ...]   replay, compare, decide; dry_run=true only says what it would take
   kvquant-eval gate resume=RUN_DIR    go on with a run that was broken off
+  kvquant-eval calibrate [key=value ...]   scales for the candidates' format, and a checkpoint that has them
   kvquant-eval regate RUN_DIR         decide a stored run again, without an engine
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
@@ -82,16 +84,21 @@ def _parse(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("kvquant-eval", usage=USAGE, add_help=True)
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    gating = verbs.add_parser("gate", help="replay, compare, decide")
-    gating.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
-    gating.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
-    gating.add_argument("overrides", nargs="*", metavar="key=value")
+    for verb, about in (("gate", "replay, compare, decide"), ("calibrate", "scales of what K and V reach")):
+        composed = verbs.add_parser(verb, help=about)
+        composed.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
+        composed.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
+        composed.add_argument("overrides", nargs="*", metavar="key=value")
     for verb, about in (("regate", "decide a stored run again"), ("relog", "log a decided run to MLflow")):
         verbs.add_parser(verb, help=about).add_argument("run_dir", type=Path)
     options = parser.parse_args(arguments)
     if options.verb == "gate":
         return _gate(options.overrides, options.config_dir, options.cfg)
+    if options.verb == "calibrate":
+        return _calibrate(options.overrides, options.config_dir, options.cfg)
     run = RunFolder(options.run_dir.resolve())
+    if run.config()["pinned"].get("verb") == "calibrate":
+        raise DataError(f"{run.path}: the run of a gate, got a calibration; gate with its scales")
     settings = config.build(run.config())
     if options.verb == "regate":
         return _conclude(regate(run, settings))
@@ -100,6 +107,18 @@ def _parse(arguments: list[str]) -> int:
     with run.locked():
         warnings = track(run, settings)
     return max((_complain(one_line(warning), 1) for warning in warnings), default=0)
+
+
+def _calibrate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -> int:
+    data = config.compose(overrides, config_dir)
+    if show_config:
+        sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
+        return 0
+    for key, usual in (("resume", (config.AUTO, config.NEVER)), ("dry_run", (False,))):
+        if data[key] not in usual:
+            raise DataError(f"{key}: {usual[0]} for a calibration, got {data[key]}; leave it out")
+    show_calibration(calibrate(config.build(data)))
+    return 0
 
 
 def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -> int:

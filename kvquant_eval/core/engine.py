@@ -51,7 +51,9 @@ class LayerFacts:
 
     ``kv_dtype`` is the engine's cache dtype string, ``storage`` the tensor's dtype, ``bytes_per_token`` K and V
     together, ``format`` the reference format that is hooked in (empty: none), ``kernel`` the backend's variant where it
-    has several (on a CPU the instruction set: ``amx``, ``vec``).
+    has several (on a CPU the instruction set: ``amx``, ``vec``). ``k_scales`` and ``v_scales`` are what values are
+    divided by, one number or one for each KV head of this worker: the hook's where a format is hooked in, else the
+    layer's.
     """
 
     name: str
@@ -66,6 +68,8 @@ class LayerFacts:
     v_scale_tensor: float | None
     format: str = ""
     kernel: str = ""
+    k_scales: tuple[float, ...] = ()
+    v_scales: tuple[float, ...] = ()
 
     @property
     def attention(self) -> str:
