@@ -17,9 +17,9 @@ def read(path: Path) -> Calibration:
     """Raises DataError for what is no such file, and for scales that cannot be any."""
     try:
         with path.open("rb") as stream:
-            text = stream.read(LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        found = getattr(error, "strerror", None) or "a path that cannot be one"
+            text = stream.read(LARGEST_FILE + 1).decode("utf-8")
+    except (OSError, ValueError) as error:  # a NUL in the path, a byte that is no UTF-8
+        found = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: {SCALES} of a calibration, got {found}; correct the path") from None
     if len(text) > LARGEST_FILE:
         raise DataError(f"{path}: {SCALES} of at most {LARGEST_FILE >> 20} MiB, got a larger file; correct the path")
