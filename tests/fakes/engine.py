@@ -157,6 +157,7 @@ class FakeEngine:
             asked = "bfloat16"
         quantized = asked not in ("auto", "bfloat16")
         scale = {"zero_scales": 0.0, "nan_scales": math.nan, "negative_scales": -1.0}.get(self.fault, 1.0)
+        asked_scales = None if self.fault == "loses_scales" else treatment.scales_at(index)
         rounded = together(*treatment.at(index)) if treatment.realisation is Realisation.REFERENCE else "bfloat16"
         return LayerFacts(
             name=f"model.layers.{index}.self_attn.attn",
@@ -170,6 +171,8 @@ class FakeEngine:
             k_scale_tensor=0.5 if self.fault == "half_applied_scales" else scale,
             v_scale_tensor=scale,
             format="" if rounded == "bfloat16" else rounded,
+            k_scales=asked_scales.k if asked_scales else (),
+            v_scales=asked_scales.v if asked_scales else (),
         )
 
     def _replay(self, request: ReplayRequest, golden: Sequence[int], block: int) -> Replay:
