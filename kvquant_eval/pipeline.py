@@ -15,6 +15,7 @@ from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
+from kvquant_eval.core.calibration import refuse_unfit
 from kvquant_eval.core.codec import DataError, digest, from_data
 from kvquant_eval.core.diagnosis import diagnose
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
@@ -140,7 +141,7 @@ def track(run: RunFolder, settings: Settings) -> tuple[str, ...]:
 
 def make_ready(settings: Settings) -> Ready:
     """Everything before the first engine: dtypes that can run, golden turns as pinned, the model ready, the turns
-    rendered and cut into blocks. Raises DataError, EngineDied.
+    rendered and cut into blocks, and no scales that these turns had a part in. Raises DataError, EngineDied.
     """
     for treatment in (settings.baseline, *settings.candidates.values()):
         refuse_impossible(treatment, settings.engine.platform)
@@ -150,7 +151,9 @@ def make_ready(settings: Settings) -> Ready:
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
     try:
-        return Ready(golden=golden, plan=plan_replay(settings, golden, prepare(settings, golden, log)), log=log)
+        prepared = prepare(settings, golden, log)
+        refuse_unfit(settings, golden, prepared)
+        return Ready(golden=golden, plan=plan_replay(settings, golden, prepared), log=log)
     except DataError:
         log.unlink(missing_ok=True)  # the message says it all
         raise
@@ -272,6 +275,10 @@ def _decide(
 
 
 def _ending(settings: Settings) -> str:
-    """``-<model>-<candidates>``, of letters that are safe in a file name: a run is named by its UTC time and this."""
-    raw = f"-{settings.model.id.split('/')[-1]}-{'+'.join(settings.candidates)}"
+    return named(settings, "+".join(settings.candidates))
+
+
+def named(settings: Settings, what: str) -> str:
+    """``-<model>-<what>``, of letters that are safe in a file name: a run is named by its UTC time and this."""
+    raw = f"-{settings.model.id.split('/')[-1]}-{what}"
     return "".join(c if c.isascii() and (c.isalnum() or c in "-+._") else "-" for c in raw)[:105]

@@ -17,7 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from kvquant_eval.core import ranges, stored
-from kvquant_eval.core.arms import Arm, ArmRecord, ingredients, plan_arms
+from kvquant_eval.core.arms import Arm, ArmRecord, ingredients, plan_arms, with_scales
 from kvquant_eval.core.attest import effective_dtype, judge_arm
 from kvquant_eval.core.codec import digest, from_data, to_data
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
@@ -31,7 +31,7 @@ from kvquant_eval.io.place import Place
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, reuse
 
 PACKAGE = Path(__file__).parent
-_CORE = ("call_match", "outcome", "ranges", "stored", "thinking", "tool_calls", "treatment", "walk")
+_CORE = ("call_match", "outcome", "ranges", "scales", "stored", "thinking", "tool_calls", "treatment", "walk")
 ARM_CODE = (*(PACKAGE / "worker").glob("*.py"), *(PACKAGE / "core" / f"{name}.py" for name in _CORE))
 """The code that decides what stands in a journal."""
 INSPECTOR = "kvquant_eval.worker.inspect:inspect"
@@ -55,10 +55,8 @@ class ReplayPlan:
 
 def plan_replay(settings: Settings, golden: GoldenSet, prepared: Prepared) -> ReplayPlan:
     """Cut the turns into blocks, the same for every arm; free-running conversations come last."""
-    blocks, arms = (
-        make_blocks(prepared.turns, settings.sampling, settings.block_requests, settings.generate),
-        plan_arms(settings),
-    )
+    blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests, settings.generate)
+    arms = [with_scales(arm, prepared.scales) for arm in plan_arms(settings)]
     if settings.replay.mode is ReplayMode.FREE_RUNNING:
         rollouts = make_rollouts(golden.turns, prepared.turns, settings.sampling, settings.replay.on_divergence)
         blocks += rollout_blocks(rollouts, settings.block_requests, len(blocks))

@@ -18,7 +18,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from kvquant_eval.cli.parts import baseline, candidate, score_rules
+from kvquant_eval.cli.parts import baseline, calibration, candidate, pinned_scales, score_rules
 from kvquant_eval.cli.plain import (
     check_plain,
     known_keys,
@@ -35,6 +35,7 @@ from kvquant_eval.core.codec import DataError, nearest
 from kvquant_eval.core.modes import every_score
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import ModelSpec, Sampling
+from kvquant_eval.core.scales import Per
 from kvquant_eval.core.settings import (
     CodeSettings,
     EngineSettings,
@@ -56,9 +57,9 @@ LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
     "model", "engine", "golden", "sampling", "replay", "block_requests", "baseline", "kv", "gate", "workloads",
-    "tracking", "scorer", "report", "search", "resume", "dry_run", "runs_dir", "cache_dir",
+    "tracking", "scorer", "report", "calibrate", "search", "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
-OPTIONAL = ("kv", "workloads", "replay", "scorer", "report", "search", "resume", "dry_run")
+OPTIONAL = ("kv", "workloads", "replay", "scorer", "report", "calibrate", "search", "resume", "dry_run")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -156,6 +157,8 @@ def build(data: Mapping[str, Any]) -> Settings:
     golden = known_keys(top["golden"], ["path", "folds"], "golden")
     replay = record(ReplaySettings, top.get("replay", {}), "replay")
     scorers = build_scorers(workloads, _own_scorers)
+    kv, own = mapping(top.get("kv", {}), "kv"), known_keys(top.get("calibrate", {}), ["per"], "calibrate")
+    made = {name: found for name, each in kv.items() if (found := calibration(name, each))}
     policy, scorers = every_score(record(Policy, gate, "gate", scores=rules), scorers, replay.mode)
     return Settings(
         model=record(ModelSpec, top["model"], "model"),
@@ -165,7 +168,9 @@ def build(data: Mapping[str, Any]) -> Settings:
         sampling=record(Sampling, top["sampling"], "sampling"),
         block_requests=value(int, top["block_requests"], "block_requests"),
         baseline=baseline(top["baseline"]),
-        candidates={name: candidate(name, kv) for name, kv in mapping(top.get("kv", {}), "kv").items()},
+        candidates={name: candidate(name, each, made.get(name)) for name, each in kv.items()},
+        calibrations=made,
+        per=value(Per, own.get("per", Per.LAYER), "calibrate.per"),
         placebo=placebo,
         max_minutes=None if minutes is None else value(float, minutes, "gate.max_minutes"),
         reuse=value(str, top.get("resume", AUTO), "resume") != NEVER,
@@ -180,7 +185,7 @@ def build(data: Mapping[str, Any]) -> Settings:
         code=record(CodeSettings, scorer.get("code", {}), "scorer.code"),
         runs_dir=value(str, top["runs_dir"], "runs_dir"),
         cache_dir=value(str, top["cache_dir"], "cache_dir"),
-        config=dict(data),
+        config=pinned_scales(data, made),
     )
 
 

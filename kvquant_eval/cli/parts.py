@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from kvquant_eval.cli.plain import known_keys, mapping, record, shown
-from kvquant_eval.core.codec import DataError
+from kvquant_eval.cli.plain import known_keys, mapping, record, shown, value
+from kvquant_eval.core.codec import DataError, to_data
 from kvquant_eval.core.limits import check_name
 from kvquant_eval.core.policy import ScorePolicy
+from kvquant_eval.core.scales import Calibration, checked
 from kvquant_eval.core.settings import CANDIDATE_MARKS, check_halves
-from kvquant_eval.core.treatment import KVTreatment, Realisation
+from kvquant_eval.core.treatment import KVTreatment, Realisation, together
+from kvquant_eval.io.calibrations import read
 
+FROM = "scales_from"
 UNQUANTIZED = ("bfloat16", "auto", "float16")
 
 
-def candidate(name: str, kv: Any) -> KVTreatment:
-    """A candidate by the name it has under ``kv``. Raises DataError."""
+def calibration(name: str, kv: Any) -> Calibration | None:
+    """The calibration that a candidate's ``scales_from`` names: a file, or in a run folder what stood in it (None:
+    none). Raises DataError.
+    """
+    given, where = kv.get(FROM) if isinstance(kv, Mapping) else None, f"kv.{name}.{FROM}"
+    if isinstance(given, Mapping):
+        return checked(value(Calibration, given, where), where)
+    return read(Path(value(str, given, where)).expanduser()) if given is not None else None
+
+
+def candidate(name: str, kv: Any, made: Calibration | None = None) -> KVTreatment:
+    """A candidate by the name it has under ``kv``, with the scales of its calibration. Raises DataError."""
     check_name("kv", name, CANDIDATE_MARKS)
     if not isinstance(kv, Mapping):
         rule = "keys and values such as dtype"
         raise DataError(f"kv.{name}: {rule}, got {shown(kv)}; a yaml of your own begins with '# @package kv.NAME'")
-    return record(KVTreatment, kv, f"kv.{name}", name=name)
+    own = {key: given for key, given in kv.items() if key != FROM}
+    found = record(KVTreatment, own, f"kv.{name}", name=name, layer_scales=[])
+    if made and found.formats != (made.k_format, made.v_format):
+        rule = f"scales for {found.requested}"
+        got = f"those for {together(made.k_format, made.v_format)}"
+        raise DataError(f"kv.{name}.{FROM}: {rule}, got {got}; calibrate with this candidate: kv=[{name}]")
+    return replace(found, layer_scales=made.scales) if made else found
+
+
+def pinned_scales(data: Mapping[str, Any], made: Mapping[str, Calibration]) -> dict[str, Any]:
+    """The configuration with the calibrations in the place of their files, so that a run folder needs none of them."""
+    kv = mapping(data.get("kv", {}), "kv")
+    return {**data, "kv": {n: {**each, FROM: to_data(made[n])} if n in made else each for n, each in kv.items()}}
 
 
 def baseline(kv: Any) -> KVTreatment:
     """The baseline. Raises DataError for a quantized one: it would hide what quantization does, and no engine is needed
     to know that.
     """
-    made = record(KVTreatment, kv, "baseline", name="baseline")
+    made = record(KVTreatment, kv, "baseline", name="baseline", layer_scales=[])
     if not {*made.formats} <= {*UNQUANTIZED}:
         rule = f"a dtype that is not quantized ({', '.join(UNQUANTIZED)})"
         raise DataError(f"baseline.dtype: {rule}, got {shown(made.requested)}; set baseline.dtype=bfloat16")

@@ -10,8 +10,9 @@ from typing import Any
 
 from kvquant_eval.cli.config import build
 from kvquant_eval.core.attest import refuse_impossible
-from kvquant_eval.core.codec import DataError, to_data
+from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.folds import FOLDS
+from kvquant_eval.core.scales import ScaleSource
 from kvquant_eval.core.search import REMEDIES, in_order, keeping, native_of
 from kvquant_eval.core.search_document import Searched, search_document
 from kvquant_eval.core.settings import Settings
@@ -67,7 +68,9 @@ def _candidates(settings: Settings, found: Searched) -> tuple[dict[str, KVTreatm
     required = [f"{name}_mixed"]
     if treatment.realisation is Realisation.REFERENCE:
         native = native_of(wanted[required[0]], f"{name}_mixed_native")
-        if native is None:
+        if treatment.scales is ScaleSource.CALIBRATED:
+            notes.append("Not confirmed natively: that takes the checkpoint that has the scales.")
+        elif native is None:
             notes.append("Not confirmed natively: no engine dtype stores K and V so.")
         else:
             try:
@@ -90,7 +93,8 @@ def _confirming(
     folds = settings.search.confirm_folds
     policy = share_of(settings.policy, len(folds) / FOLDS)
     counts = {"min_turns": policy.min_turns, "min_headroom": policy.min_headroom}
-    kv = {name: {k: v for k, v in to_data(each).items() if k != "name"} for name, each in wanted.items()}
+    (own,) = data["kv"].values()
+    kv = {name: _configured(own, each) for name, each in wanted.items()}
     return build(
         {
             **data,
@@ -99,3 +103,11 @@ def _confirming(
             "gate": {**data["gate"], **counts, "require": required, "repair": False},
         }
     )
+
+
+def _configured(own: Mapping[str, Any], treatment: KVTreatment) -> dict[str, Any]:
+    """The candidate as a configuration says it, from what the configuration of the one that was searched says."""
+    skipped = list(treatment.skip_layers)
+    if treatment.realisation is Realisation.NATIVE:
+        return {**own, "dtype": treatment.dtype, "realisation": "native", "skip_layers": skipped, "k": "", "v": ""}
+    return {**own, "skip_layers": skipped}

@@ -11,9 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvquant_eval.calibrate import Calibrated
 from kvquant_eval.core.forecast import Forecast
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.text import one_line, safe
+from kvquant_eval.core.treatment import together
 from kvquant_eval.io.report.names import kv_name, model_name
 
 STYLES = {"PASS": "green", "PROMOTE": "green", "FAIL": "red", "HOLD": "red", "INVALID": "red", "INCONCLUSIVE": "yellow"}
@@ -72,6 +74,22 @@ def show_search(document: Mapping[str, Any], folder: Path, console: Console | No
     for reason in document["reasons"][:MOST_REASONS]:
         console.print(Padding.indent(Text(safe(reason)), 2))
     console.print(Text(f"report: {one_line(str(folder / 'search.md'))}"), soft_wrap=True)
+
+
+def show_calibration(found: Calibrated, console: Console | None = None) -> None:
+    """Print what the scales are, where they stand, and how a gate takes them."""
+    console, made = console or Console(), found.calibration
+    seen = f"{len(made.conversations)} conversations, {len(made.layers)} layers, one scale a {made.per}"
+    lines = [f"{made.model}: scales for {together(made.k_format, made.v_format)} of {seen}"]
+    for half in ("k", "v"):
+        halves = [getattr(layer, half) for layer in made.layers]
+        scales, largest = ([n for each in halves for n in getattr(each, key)] for key in ("scales", "largest"))
+        ends = f"{min(largest):.4g} to {max(largest):.4g}", f"{min(scales):g} to {max(scales):g}"
+        lines.append(f"  |{half.upper()}| of a head reaches {ends[0]}, scales are {ends[1]}")
+    lines.append(f"as reference: kv.NAME.scales=calibrated kv.NAME.scales_from={found.scales}")
+    native = f"natively: model=folder model.id={made.model} model.path={found.checkpoint}"
+    lines.append(f"no checkpoint: {found.not_exported}" if found.not_exported else native)
+    console.print(Text(safe("\n".join(lines))), soft_wrap=True)
 
 
 def show_plan(plan: Forecast, console: Console | None = None) -> int:

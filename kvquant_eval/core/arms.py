@@ -10,6 +10,7 @@ from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.ranges import LayerRanges
 from kvquant_eval.core.records import Prepared, Replay, Role
+from kvquant_eval.core.scales import LayerScales, ScaleSource
 from kvquant_eval.core.settings import PlaceboKind, Settings
 from kvquant_eval.core.stored import StoredLayer
 from kvquant_eval.core.treatment import KVTreatment, Realisation
@@ -80,6 +81,13 @@ def plan_arms(settings: Settings) -> tuple[Arm, ...]:
         return arms
     formats = tuple(dict.fromkeys(name for kv in settings.candidates.values() for name in kv.formats))
     return tuple(replace(arm, profile=formats) if arm.name == eager.name else arm for arm in arms)
+
+
+def with_scales(arm: Arm, scales: tuple[LayerScales, ...]) -> Arm:
+    """The arm with the scales of the checkpoint as its own, where it takes them from there."""
+    kv = arm.treatment
+    taken = kv.takes_scales and kv.scales is ScaleSource.CHECKPOINT
+    return replace(arm, treatment=replace(kv, layer_scales=scales)) if taken else arm
 
 
 def _jitter(eager: Arm) -> Arm:

@@ -80,7 +80,11 @@ def judge_arm(arm: str, treatment: KVTreatment, facts: EngineFacts) -> list[Find
     layers = list(_layers(facts))
     if not layers:
         return [_invalid(arm, "no attention layer could be read back")]
-    return [*_coverage(arm, treatment, layers), *_scales(arm, layers), *_backends(arm, layers)]
+    return [
+        *_coverage(arm, treatment, layers),
+        *(_scales(arm, layers) or _asked_scales(arm, treatment, facts) or _same_scales(arm, layers)),
+        *_backends(arm, layers),
+    ]
 
 
 def judge_baseline(arm: str, facts: EngineFacts) -> list[Finding]:
@@ -158,7 +162,7 @@ def _is_quantized(layer: LayerFacts) -> bool:
 
 
 def _scales(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:
-    """Scales that cannot be right; the tensor and its float copy must agree. One value for all layers is a warning."""
+    """Scales that cannot be right; the tensor and its float copy must agree."""
     findings = []
     for layer in layers:
         pairs = (("k", layer.k_scale, layer.k_scale_tensor), ("v", layer.v_scale, layer.v_scale_tensor))
@@ -170,7 +174,50 @@ def _scales(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:
                 findings.append(_invalid(arm, f"{where} {wrong[0]}"))
             elif given and not math.isclose(given[0], given[-1], rel_tol=1e-6):
                 findings.append(_invalid(arm, f"{where} {given[0]} in one place and {given[-1]} in another"))
-    return findings or _same_scales(arm, layers)
+    return findings
+
+
+def _asked_scales(arm: str, treatment: KVTreatment, facts: EngineFacts) -> list[Finding]:
+    """Every scale of a quantized layer is the one that was asked for, or stands in the checkpoint: an engine that lost
+    one runs 1.0 without a word.
+    """
+    wrong = list(_strange_scales(treatment, facts))
+    found = f"{len(wrong)} scales are not those that were asked for ({treatment.scales}), lost or changed on the way"
+    return [_invalid(arm, f"{found}: {wrong[0]}")] if wrong else []
+
+
+def _strange_scales(treatment: KVTreatment, facts: EngineFacts) -> Iterable[str]:
+    for index in layers_quantized(facts)[0]:
+        asked = treatment.scales_at(index)
+        if asked is None:
+            if treatment.layer_scales:
+                yield f"layer {index}: none for it"
+            continue
+        for half, name, wanted in zip(("k", "v"), treatment.at(index), (asked.k, asked.v), strict=True):
+            found = running_scales(facts, index, half)
+            if name not in UNQUANTIZED and not _same(found, wanted):
+                yield f"layer {index}: {half}_scale is {_listed(found)} and should be {_listed(wanted)}"
+
+
+def running_scales(facts: EngineFacts, index: int, half: str) -> tuple[float, ...]:
+    """What K (``half``: ``k``) or V of a layer is divided by, in the order of the workers."""
+    mine = [layer for layer in _layers(facts) if layer.index == index]
+    alone = [getattr(layer, f"{half}_scale") for layer in mine]
+    several = [scale for layer in mine for scale in getattr(layer, f"{half}_scales")]
+    return tuple(several or [scale for scale in alone if scale is not None])
+
+
+def _same(found: Sequence[float], wanted: Sequence[float]) -> bool:
+    """One for all, or one a head, which stands on several workers where there are more of them than heads."""
+    times, rest = divmod(len(found), len(wanted))
+    expected = [scale for scale in wanted for _ in range(times)]
+    return (
+        not rest and times > 0 and all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(found, expected, strict=True))
+    )
+
+
+def _listed(scales: Sequence[float]) -> str:
+    return "/".join(f"{scale:g}" for scale in scales) or "none"
 
 
 def _same_scales(arm: str, layers: Sequence[LayerFacts]) -> list[Finding]:

@@ -97,14 +97,14 @@ def pairs(arms: Sequence[Arm]) -> tuple[Pair, ...]:
 
 
 def _references(native: Arm, arms: Sequence[Arm]) -> list[Arm]:
-    """The candidates that round K and V to what ``native`` stores, in the same layers."""
-    asked = native.treatment.formats, native.treatment.skip_layers
+    """The candidates that round K and V to what ``native`` stores, in the same layers, under the same scales."""
+    asked = native.treatment.formats, native.treatment.skip_layers, native.treatment.layer_scales
     return [
         arm
         for arm in arms
         if arm.role is Role.CANDIDATE
         and arm.treatment.realisation is Realisation.REFERENCE
-        and (arm.treatment.formats, arm.treatment.skip_layers) == asked
+        and (arm.treatment.formats, arm.treatment.skip_layers, arm.treatment.layer_scales) == asked
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
-from kvquant_eval.core.attest import bytes_per_token, effective_dtype, layers_quantized
+from kvquant_eval.core.attest import bytes_per_token, effective_dtype, layers_quantized, running_scales
 from kvquant_eval.core.attribution import as_data as attribution_data
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.degeneration import Degeneration
@@ -20,6 +20,7 @@ from kvquant_eval.core.noise import Noise, Place
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.range_profile import as_data as range_data
 from kvquant_eval.core.records import GoldenSet, Prepared, Role, ScoreDelta
+from kvquant_eval.core.scales import ScaleSource
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.size import nominal_bytes
 from kvquant_eval.core.soundness import is_self_test
@@ -156,7 +157,8 @@ def _identity(settings: Settings, prepared: Prepared, golden: GoldenSet) -> str:
 
 def _asked(treatment: KVTreatment) -> dict[str, Any]:
     """The treatment without what is not asked for: a question stays the same when treatments can say more."""
-    return {key: value for key, value in to_data(treatment).items() if value or key not in ("k", "v")}
+    usual = {"k": "", "v": "", "scales": ScaleSource.CHECKPOINT, "layer_scales": []}
+    return {key: value for key, value in to_data(treatment).items() if key not in usual or value != usual[key]}
 
 
 def kv_names(record: ArmRecord) -> dict[str, str]:
@@ -181,7 +183,7 @@ def _kv(record: ArmRecord, baseline: ArmRecord | None) -> dict[str, Any]:
     first = baseline.facts if baseline else None
     return {
         **kv_names(record),
-        "scales": _scales(record),
+        "scales": _scales(record.arm.treatment, facts),
         "layers_quantized": len(quantized),
         "layers_skipped": plain if quantized else [],
         "bytes_per_token": size,
@@ -207,12 +209,12 @@ def _ratio(size: float, of: float) -> float:
     return size / of if of else 1.0
 
 
-def _scales(record: ArmRecord) -> dict[str, Any]:
-    layers = [layer for worker in record.facts.layers for layer in worker] if record.facts else []
-    k = sorted({layer.k_scale for layer in layers if layer.k_scale is not None})
-    v = sorted({layer.v_scale for layer in layers if layer.v_scale is not None})
-    unit = k in ([], [1.0]) and v in ([], [1.0])
-    return {"kind": "unit" if unit else "calibrated", "k": _range(k), "v": _range(v)}
+def _scales(treatment: KVTreatment, facts: EngineFacts) -> dict[str, Any]:
+    """Where the scales of the quantized layers come from, and the least and largest of them; nothing else is scaled."""
+    quantized, _ = layers_quantized(facts)
+    k, v = ([scale for index in quantized for scale in running_scales(facts, index, half)] for half in ("k", "v"))
+    unit = {*k, *v} <= {1.0}
+    return {"kind": "unit" if unit else str(treatment.scales), "k": _range(k), "v": _range(v)}
 
 
 def _range(values: list[float]) -> list[float]:

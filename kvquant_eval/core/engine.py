@@ -56,6 +56,8 @@ class LayerFacts:
     ``kv_dtype`` is the engine's cache dtype string, ``storage`` the tensor's dtype, ``bytes_per_token`` K and V
     together, ``format`` the reference format that is hooked in (empty: none), ``kernel`` the backend's variant where it
     has several (on a CPU the instruction set: ``amx``, ``vec``), ``head_size`` values of a head (0: not read).
+    ``k_scales`` and ``v_scales`` are what values are divided by, one number or one for each KV head of this worker: the
+    hook's where a format is hooked in, else the layer's.
     """
 
     name: str
@@ -71,6 +73,8 @@ class LayerFacts:
     format: str = ""
     kernel: str = ""
     head_size: int = 0
+    k_scales: tuple[float, ...] = ()
+    v_scales: tuple[float, ...] = ()
 
     @property
     def attention(self) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from kvquant_eval.core.ranges import LayerRanges
+from kvquant_eval.core.scales import LayerScales
 from kvquant_eval.core.stored import StoredLayer
 
 Json = Any
@@ -368,7 +369,8 @@ class Prepared:
 
     ``path`` is what the engine loads; the hashes are sha256 (hex) of the weights, of the chat template's text and of
     config.json; ``context`` is how many tokens a turn may have, prompt and reply together; ``chat_template`` is the
-    template's text.
+    template's text. ``scales`` are those of K and V that the checkpoint brings, ``calibrated_on`` the conversations
+    that it says they were calibrated on (as in ``Calibration``); both are empty where no candidate takes them.
     """
 
     path: str
@@ -380,4 +382,6 @@ class Prepared:
     config_sha256: str = ""
     context: int = 0
     chat_template: str = ""
+    scales: tuple[LayerScales, ...] = ()
+    calibrated_on: tuple[str, ...] = ()
     turns: tuple[RenderedTurn, ...]

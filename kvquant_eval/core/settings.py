@@ -15,8 +15,9 @@ from kvquant_eval.core.folds import FOLDS
 from kvquant_eval.core.limits import check_name, check_number
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import ModelSpec, OnDivergence, ReplayMode, Sampling
+from kvquant_eval.core.scales import Calibration, Per
 from kvquant_eval.core.score import Scorer
-from kvquant_eval.core.treatment import KVTreatment, Realisation, is_skip_entry
+from kvquant_eval.core.treatment import KVTreatment, Realisation, check_source, is_skip_entry
 
 RESERVED = ("baseline", "baseline_eager", "repeat", "placebo")
 """Arms of every gate (``arms.plan_arms``)."""
@@ -220,6 +221,8 @@ class Settings:
     replay: ReplaySettings = ReplaySettings()
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     report: ReportSettings = ReportSettings()
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    per: Per = Per.LAYER
 
     def __post_init__(self) -> None:
         for where in ("golden_path", "runs_dir", "cache_dir"):
@@ -290,6 +293,7 @@ def _check_candidates(candidates: Mapping[str, KVTreatment]) -> None:
         if name in RESERVED:
             raise DataError(f"kv: candidates beside {', '.join(RESERVED)}, got {name!r}; give it another name")
         check_halves(f"kv.{name}", treatment)
+        check_source(f"kv.{name}", treatment)
         for layer in treatment.skip_layers:
             if not is_skip_entry(layer):
                 rule = "layer numbers or sliding_window"

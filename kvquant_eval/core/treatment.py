@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.scales import LARGEST, LayerScales, ScaleSource
+
 UNQUANTIZED = ("bfloat16", "float16", "float32", "auto")
 SLIDING_WINDOW = "sliding_window"
 _ALIASES = {"fp8": "fp8_e4m3", "half": "float16"}
@@ -26,6 +29,8 @@ class KVTreatment:
     ``dtype`` is what is asked for: an engine cache dtype (native) or a reference format's name; ``k`` and ``v`` stand
     in for it where one of the two has a format of its own (reference only). ``skip_layers`` lists what stays as the
     model computes it: layer indices (``"7"``), ``sliding_window``, or one half of a layer (``"7.k"``, reference only).
+    ``scales`` says where K's and V's come from, ``layer_scales`` what they are, as far as that is known (none: 1.0, or
+    whatever the engine takes where they come from the checkpoint).
     """
 
     name: str
@@ -34,6 +39,8 @@ class KVTreatment:
     skip_layers: tuple[str, ...] = ()
     k: str = ""
     v: str = ""
+    scales: ScaleSource = ScaleSource.CHECKPOINT
+    layer_scales: tuple[LayerScales, ...] = ()
 
     @property
     def formats(self) -> tuple[str, str]:
@@ -50,6 +57,11 @@ class KVTreatment:
         """The cache dtype the engine itself is asked for."""
         return self.dtype if self.realisation is Realisation.NATIVE else "bfloat16"
 
+    @property
+    def takes_scales(self) -> bool:
+        """Whether K and V have formats of a fixed range: the scales of others follow the values."""
+        return all(name in LARGEST for name in self.formats)
+
     def at(self, layer: int) -> tuple[str, str]:
         """What is asked for K and for V in the layer of this index; ``bfloat16`` where it stays as it is."""
         if str(layer) in self.skip_layers:
@@ -60,6 +72,13 @@ class KVTreatment:
             "bfloat16" if f"{layer}.v" in self.skip_layers else v,
         )
 
+    def scales_at(self, layer: int) -> LayerScales | None:
+        """The scales that the layer of this index must run with; None where they are not known."""
+        if self.layer_scales:
+            return next((each for each in self.layer_scales if each.index == layer), None)
+        known = self.scales is ScaleSource.UNIT or self.realisation is Realisation.REFERENCE
+        return LayerScales(index=layer, k=(1.0,), v=(1.0,)) if known else None
+
 
 def canonical_dtype(dtype: str) -> str:
     """One name for each dtype: ``fp8`` is ``fp8_e4m3``."""
@@ -69,6 +88,22 @@ def canonical_dtype(dtype: str) -> str:
 def together(k: str, v: str) -> str:
     """One name for what K and V are stored as."""
     return k if k == v else f"k:{k},v:{v}"
+
+
+def check_source(where: str, treatment: KVTreatment) -> None:
+    """Raise DataError for a source of scales that the treatment cannot have."""
+    source, given = treatment.scales, treatment.layer_scales
+    if source is not ScaleSource.CHECKPOINT and not treatment.takes_scales:
+        rule = f"a format of a fixed range ({', '.join(LARGEST)}) where scales are {source}"
+        raise DataError(f"{where}.scales: {rule}, got {treatment.requested[:80]!r}; leave scales out")
+    if source is ScaleSource.CALIBRATED and treatment.realisation is Realisation.NATIVE:
+        rule = "checkpoint or unit for a native dtype, as an engine takes scales from its checkpoint alone"
+        remedy = f"gate the checkpoint that calibrate exported, or set {where}.realisation=reference"
+        raise DataError(f"{where}.scales: {rule}, got 'calibrated'; {remedy}")
+    if source is ScaleSource.CALIBRATED and not given:
+        raise DataError(f"{where}.scales_from: scales.json of a calibration, got none; set {where}.scales_from=...")
+    if source is not ScaleSource.CALIBRATED and given:
+        raise DataError(f"{where}.scales: calibrated where scales_from is set, got '{source}'; leave one of them out")
 
 
 def is_skip_entry(entry: str) -> bool:

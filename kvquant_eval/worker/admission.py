@@ -174,11 +174,32 @@ def _check_treatment(treatment: KVTreatment, config: ModelConfig) -> None:
             raise _no_mla(treatment, config)
     elif current_platform.is_cpu() and not config.use_mla:
         _check_cpu_kernel(f"{where}.dtype", treatment.dtype, size)
+    if treatment.layer_scales:
+        _check_layer_scales(treatment, config)
     for entry in treatment.skip_layers:
         if not (is_skip_entry(entry) and (skipped_index(entry) or 0) < layers):
             raise DataError(
                 f"{where}.skip_layers: layers 0 to {layers - 1}, or sliding_window, got {entry!r}; correct it"
             )
+
+
+def _check_layer_scales(treatment: KVTreatment, config: ModelConfig) -> None:
+    """Each layer that the model has, and one number or one a head."""
+    where, layers = f"kv.{treatment.name}.scales_from", config.get_total_num_hidden_layers()
+    heads, found = config.get_total_num_kv_heads(), {each.index: each for each in treatment.layer_scales}
+    own = getattr(config.hf_text_config, "num_kv_shared_layers", None) or config.is_hybrid  # some have no K and V
+    if max(found) >= layers or (len(found) < layers and not own):
+        rule = f"scales of the model's {layers} layers"
+        raise DataError(f"{where}: {rule}, got those of {len(found)} (up to layer {max(found)}); calibrate this model")
+    for each in treatment.layer_scales:
+        if wrong := next((n for n in (len(each.k), len(each.v)) if n not in (1, heads)), None):
+            rule = f"one scale a layer, or one for each of its {heads} KV heads"
+            raise DataError(f"{where}: {rule}, got {wrong} in layer {each.index}; calibrate this model")
+
+
+def one_scale_a_layer() -> bool:
+    """Whether the attention of this platform takes no scales of single heads."""
+    return bool(current_platform.is_cpu())
 
 
 def _check_cpu_kernel(where: str, dtype: str, size: int) -> None:

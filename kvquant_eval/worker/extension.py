@@ -5,16 +5,18 @@ vLLM mixes this class into its worker (``worker_extension_cls``) and calls it by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 
 from kvquant_eval.core.codec import from_data, to_data
 from kvquant_eval.core.stored import StoredLayer
 from kvquant_eval.core.treatment import SLIDING_WINDOW, KVTreatment, canonical_dtype, together
-from kvquant_eval.worker.formats import FORMATS, Format
+from kvquant_eval.worker.formats import FORMATS, scaled
 from kvquant_eval.worker.linear import widen
 from kvquant_eval.worker.ranges import RangeProbe
 from kvquant_eval.worker.stored import DTYPES, StoredAudit
@@ -41,20 +43,26 @@ class KVExtension:
         number of layers hooked.
 
         ``data`` is the KVTreatment as plain data. Raises ValueError for a layer that does not pass K and V as
-        [num_tokens, num_kv_heads * head_size] (MLA).
+        [num_tokens, num_kv_heads * head_size] (MLA), and for one that the treatment has no scales for.
         """
         treatment, hooked = from_data(KVTreatment, data, "treatment"), 0
         for name, layer in self._layers():
             _unhook(layer)
             k, v = treatment.at(_index(name))
+            scales = treatment.scales_at(_index(name))
             windowed = SLIDING_WINDOW in treatment.skip_layers and getattr(layer, "sliding_window", None)
             if windowed or (k, v) == ("bfloat16", "bfloat16"):
                 continue
             if not _has_k_and_v(layer):
                 raise ValueError(f"{name}: reference formats need separate K and V, got {type(layer).__name__}")
-            layer.kvquant_hook = layer.register_forward_pre_hook(_Rounding(layer, FORMATS.get(k), FORMATS.get(v)))
+            if scales is None:
+                raise ValueError(f"{name}: scales of every layer that is rounded, got none of layer {_index(name)}")
+            device = self.model_runner.device
+            halves = (_half(layer, *each, device) for each in ((k, scales.k), (v, scales.v)))
+            layer.kvquant_rounding = _Rounding(layer, *halves)
+            layer.kvquant_hook = layer.register_forward_pre_hook(layer.kvquant_rounding)
             layer.kvquant_format = together(k, v)
-            layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64, device=self.model_runner.device)
+            layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64, device=device)
             hooked += 1
         return hooked
 
@@ -122,15 +130,25 @@ def _unhook(layer: Any) -> None:
     """Take away what ``kv_install`` left on a layer."""
     if hasattr(layer, "kvquant_hook"):
         layer.kvquant_hook.remove()
-        del layer.kvquant_hook, layer.kvquant_format, layer.kvquant_inexact
+        del layer.kvquant_hook, layer.kvquant_rounding, layer.kvquant_format, layer.kvquant_inexact
+
+
+@dataclass(frozen=True)
+class _Half:
+    """How K, or V, is rounded: the format's name (``bfloat16``: not at all), and its scale, [] or [num_kv_heads, 1]."""
+
+    name: str
+    scale: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [num_tokens, num_kv_heads, head_size]."""
+        return scaled(FORMATS[self.name], self.scale)(x)
 
 
 class _Rounding:
-    """Forward pre-hook: K through ``k`` and V through ``v`` (None: as they are). The engine then stores the result in
-    its BF16 cache.
-    """
+    """Forward pre-hook: K and V as their formats give them back. The engine then stores that in its BF16 cache."""
 
-    def __init__(self, layer: Any, k: Format | None, v: Format | None) -> None:
+    def __init__(self, layer: Any, k: _Half, v: _Half) -> None:
         self.shape = (-1, layer.num_kv_heads, layer.head_size)
         self.k, self.v = k, v
 
@@ -138,15 +156,30 @@ class _Rounding:
         query, key, value, *rest = args
         return (query, self._round(layer, key, self.k), self._round(layer, value, self.v), *rest)
 
-    def _round(self, layer: Any, x: Tensor, fmt: Format | None) -> Tensor:
+    def _round(self, layer: Any, x: Tensor, half: _Half) -> Tensor:
         """x: [num_tokens, num_kv_heads * head_size] -> the same shape and dtype."""
-        if fmt is None:
+        if half.name not in FORMATS:
             return x
-        exact = fmt(x.view(self.shape)).view(x.shape)
+        exact = half(x.view(self.shape)).view(x.shape)
         stored = exact.to(x.dtype)
         layer.kvquant_inexact[0] += (stored.float() != exact).sum()  # stays on the device: no wait for the count
         layer.kvquant_inexact[1] += x.numel()
         return stored
+
+
+def _half(layer: Any, name: str, scales: Sequence[float], device: torch.device) -> _Half:
+    """``scales`` are of the whole model: with tensor parallelism this worker has some of the heads. Raises ValueError
+    for another number of them.
+    """
+    made = torch.tensor(scales, dtype=torch.float32, device=device)
+    if len(scales) == 1:
+        return _Half(name, made.reshape(()))
+    first, heads = get_tensor_model_parallel_rank() * layer.num_kv_heads, layer.num_kv_heads
+    whole = get_tensor_model_parallel_world_size() * heads
+    first = first * len(scales) // whole  # a head stands on several workers where there are more of them than heads
+    if whole % len(scales) or first + heads > len(scales):
+        raise ValueError(f"{layer.layer_name}: one scale, or one a KV head, got {len(scales)} for {heads}")
+    return _Half(name, made[first : first + heads].reshape(-1, 1))
 
 
 def _has_k_and_v(layer: Any) -> bool:
@@ -170,7 +203,16 @@ def _facts(name: str, layer: Any, capacity: int) -> dict[str, Any]:
         "format": getattr(layer, "kvquant_format", ""),
         "kernel": str(getattr(layer, "isa", "")),
         "head_size": int(getattr(layer, "head_size", 0)),
+        "k_scales": _scales(layer, "k"),
+        "v_scales": _scales(layer, "v"),
     }
+
+
+def _scales(layer: Any, half: str) -> list[float]:
+    """What K (V) is divided by: of the hook where a reference format is hooked in, else of the layer."""
+    hook = getattr(layer, "kvquant_rounding", None)
+    found = getattr(hook, half).scale if hook else getattr(layer, f"_{half}_scale", None)
+    return [] if found is None else torch.as_tensor(found).float().flatten().tolist()
 
 
 def _number(layer: Any, attribute: str) -> float | None:

@@ -14,6 +14,8 @@ from kvquant_eval.worker.errors import clause
 LARGEST_TEXT = 128 << 20
 """Bytes of a JSON or template file; the largest tokenizers have 40 MB."""
 
+INDEX = "model.safetensors.index.json"
+"""Which tensors stand in which file: an engine reads no file that it does not name."""
 _TEXTS = (".json", ".jinja")
 
 
@@ -68,7 +70,7 @@ def weight_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise DataError(f"{folder}: weights as *.safetensors, got none; convert the model (pickles are not loaded)")
-    index = folder / "model.safetensors.index.json"
+    index = folder / INDEX
     shards = read_object(index).get("weight_map") if index.exists() else {}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise DataError(f"{index}: a weight_map of tensors to files, got another shape; restore the file")
@@ -90,13 +92,13 @@ def tensor_count(file: Path) -> int:
 
 
 def weights_sha256(folder: Path, *, named_by_hash: bool = False) -> str:
-    """sha256 over the names and hashes of all weight files.
+    """sha256 over the names and hashes of all weight files, and of their index where there is one.
 
     ``named_by_hash``: a hub cache, which names large files by their sha256; not to be believed of any other folder.
     Raises DataError for a folder without safetensors.
     """
     total = hashlib.sha256()
-    for file in weight_files(folder):
+    for file in [*weight_files(folder), *folder.glob(INDEX)]:
         name = file.resolve().name
         if named_by_hash and file.is_symlink() and len(name) == 64:
             sha = name

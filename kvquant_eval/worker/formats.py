@@ -114,10 +114,6 @@ FORMATS: Mapping[str, Format] = {
 }  # fmt: skip
 
 
-LARGEST: Mapping[str, float] = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0, "nvfp4": 6 * 448.0}
-"""The largest finite value at unit scale, of formats that have one: the scales of all others follow the values."""
-
-
 def scaled(fmt: Format, scale: Tensor) -> Format:
     """``fmt`` behind a tensor scale: what is stored is x / scale, what is read back is that times scale.
 

@@ -11,6 +11,7 @@ from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import GoldenTurn, ModelSpec, Prepared, RenderedTurn
 from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.worker.chat import chat_template, load_tokenizer, template_file
+from kvquant_eval.worker.checkpoint import taken
 from kvquant_eval.worker.errors import clause
 from kvquant_eval.worker.folder import check_folder, weights_sha256
 from kvquant_eval.worker.render import needed_tokens, render
@@ -33,10 +34,11 @@ def prepare(
     """
     folder, config, tokenizer, template = open_model(model, cache)
 
-    from kvquant_eval.worker.admission import admit  # vLLM: seconds
+    from kvquant_eval.worker.admission import admit, one_scale_a_layer  # vLLM: seconds
     from kvquant_eval.worker.machine import device_name, versions
 
     admitted = admit(folder, args, treatments, model.trust_remote_code)
+    scales, calibrated_on = taken(folder, config, treatments, one_scale_a_layer())
     rendered = tuple(render(tokenizer, template, turn, admitted.context) for turn in turns)
     check_fit(rendered, admitted.context)
     check_vocabulary(rendered, admitted.vocabulary, folder)
@@ -50,6 +52,8 @@ def prepare(
         config_sha256=hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
         context=admitted.context,
         chat_template=template,
+        scales=scales,
+        calibrated_on=calibrated_on,
         turns=rendered,
     )
 

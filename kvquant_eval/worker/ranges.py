@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from kvquant_eval.core.ranges import FormatCounts, HalfRanges, HeadCounts, LayerRanges
-from kvquant_eval.worker.formats import FORMATS, LARGEST, scaled
+from kvquant_eval.core.scales import LARGEST
+from kvquant_eval.worker.formats import FORMATS, scaled
 from kvquant_eval.worker.stored import EVERY, TOKENS
 
 _MOST = torch.finfo(torch.bfloat16).max

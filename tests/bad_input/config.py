@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,18 +15,50 @@ BASE = (
     "engine.engine=tests.fakes.engine:FakeEngine",
     "engine.preparer=tests.fakes.engine:prepare",
 )
+CALIBRATION = {
+    "schema_version": 1,
+    "model": "org/other",
+    "revision": None,
+    "weights_sha256": "other",
+    "golden": "set 1",
+    "model_dtype": "bfloat16",
+    "golden_sha256": "",
+    "folds": [0],
+    "conversations": [],
+    "per": "layer",
+    "k_format": "fp8_e4m3",
+    "v_format": "fp8_e4m3",
+}
 FOREIGN = "{folder}/conf/kv/mixed.yaml"
 
 
-def _case(what: str, *overrides: str, line: str, environment: Mapping[str, str] | None = None) -> Case:
+def _case(
+    what: str, *overrides: str, line: str, environment: Mapping[str, str] | None = None, verb: str = "gate"
+) -> Case:
     """A gate with ``overrides``; what stands in ``BASE`` under the same key gives way."""
     said = {override.partition("=")[0] for override in overrides}
 
     def make(folder: Path) -> Sequence[str]:
         base = [item.format(folder=folder) for item in BASE if item.partition("=")[0] not in said]
-        return ["gate", *base, *overrides]
+        return [verb, *base, *overrides]
 
     return Case(what=what, make=make, line=line, environment=environment or {})
+
+
+def _scales(what: str, scale: str | None, choice: str = "kv=[fp8_e4m3_ref]", *, line: str) -> Case:
+    """A reference candidate with a file of scales (None: no file), of one layer with ``scale`` for K; or no JSON."""
+    name = choice[4:-1]
+    half = '{{"largest": [1.0], "scales": [{}]}}'
+
+    def make(folder: Path) -> Sequence[str]:
+        layer = f'{{"index": 0, "k": {half.format(scale)}, "v": {half.format("1.0")}}}'
+        said = json.dumps({**CALIBRATION, "layers": []}).replace('"layers": []', f'"layers": [{layer}]')
+        if scale is not None:
+            (folder / "scales.json").write_text(said if len(scale) > 1 else scale)
+        base = [item.format(folder=folder) for item in BASE]
+        return ["gate", *base, choice, f"kv.{name}.scales=calibrated", f"kv.{name}.scales_from={folder}/scales.json"]
+
+    return Case(what=what, make=make, line=line)
 
 
 def _yaml(what: str, text: str | bytes, line: str) -> Case:
@@ -341,6 +374,76 @@ RANGES = (
         "a reference that rounds nothing",
         "+kv.mine={dtype: bfloat16, realisation: reference}",
         line="kv.mine.dtype: a format to round K or V to, got 'bfloat16'; name one",
+    ),
+    _case(
+        "scales for a format whose scales follow the values",
+        "kv=[int8_ref]",
+        "+kv.int8_ref.scales=unit",
+        line=(
+            "kv.int8_ref.scales: a format of a fixed range (fp8_e4m3, fp8_e5m2, nvfp4) where scales are unit, got "
+            "'int8'; leave scales out"
+        ),
+    ),
+    _case(
+        "calibrated scales for a native dtype",
+        "kv.fp8_e4m3.scales=calibrated",
+        line=(
+            "kv.fp8_e4m3.scales: checkpoint or unit for a native dtype, as an engine takes scales from its checkpoint "
+            "alone, got 'calibrated'; gate the checkpoint that calibrate exported, or set "
+            "kv.fp8_e4m3.realisation=reference"
+        ),
+    ),
+    _case(
+        "calibrated scales out of nowhere",
+        "kv=[fp8_e4m3_ref]",
+        "kv.fp8_e4m3_ref.scales=calibrated",
+        line=(
+            "kv.fp8_e4m3_ref.scales_from: scales.json of a calibration, got none; set kv.fp8_e4m3_ref.scales_from=..."
+        ),
+    ),
+    _scales(
+        "no file of scales",
+        None,
+        line="{folder}/scales.json: scales.json of a calibration, got No such file or directory; correct the path",
+    ),
+    _scales(
+        "scales that are no JSON",
+        "{",
+        line="{folder}/scales.json: line: Invalid JSON: EOF while parsing an object at line 1 column 1, got '{'",
+    ),
+    _scales(
+        "a scale of zero",
+        "0.0",
+        line="{folder}/scales.json: scales over 0 and finite, got 0.0 for K of layer 0; calibrate again",
+    ),
+    _scales(
+        "a scale that is no number",
+        "NaN",
+        line="{folder}/scales.json: scales over 0 and finite, got nan for K of layer 0; calibrate again",
+    ),
+    _scales(
+        "scales of another format",
+        "1.0",
+        "kv=[fp8_e5m2_ref]",
+        line=(
+            "kv.fp8_e5m2_ref.scales_from: scales for fp8_e5m2, got those for fp8_e4m3; calibrate with this candidate: "
+            "kv=[fp8_e5m2_ref]"
+        ),
+    ),
+    _case(
+        "a calibration for two formats",
+        "kv=[fp8_e4m3,fp8_e5m2]",
+        verb="calibrate",
+        line=(
+            "kv: candidates of one format with a fixed range (fp8_e4m3, fp8_e5m2, nvfp4), got fp8_e4m3, fp8_e5m2; "
+            "calibrate for one of them: kv=[...]"
+        ),
+    ),
+    _case(
+        "a calibration of what is no part of a layer",
+        "calibrate.per=token",
+        verb="calibrate",
+        line="calibrate.per: one of layer, head, got 'token'; choose from layer, head",
     ),
     _case(
         "a number that JSON lacks, for the engine",

@@ -7,10 +7,20 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from tests.bad_input.case import Case
 from tests.fakes.model import write_model
 
 Change = Callable[[Path], object]
+SCHEME = {
+    "format": "dense",
+    "quantization_status": "compressed",
+    "config_groups": {},
+    "ignore": [],
+    "kv_cache_scheme": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False},
+}
 EVERYWHERE = "kv=[fp8_e4m3_ref]"
 """Native FP8 needs a CPU with AVX-512."""
 
@@ -53,6 +63,12 @@ def write(name: str, text: str) -> Change:
 
 def remove(name: str) -> Change:
     return lambda model: (model / name).unlink()
+
+
+def scale(value: float) -> Change:
+    """K's scale of layer 1, and no other."""
+    name = "model.layers.1.self_attn.k_scale"
+    return lambda model: save_file({name: np.array([value], np.float32)}, model / "kv_scales.safetensors")
 
 
 def link(name: str, target: str) -> Change:
@@ -137,6 +153,30 @@ CASES: Sequence[Case] = (
         make=broken(write("model.safetensors", "<!DOCTYPE html>")),
         line="{folder}/model/model.safetensors: whole safetensors, got SafetensorError: Error while deserializing "
         "header: header too large; copy or download it again",
+    ),
+    Case(
+        what="a KV scale of zero",
+        make=broken(scale(0.0), EVERYWHERE),
+        line="{folder}/model/kv_scales.safetensors: KV scales over 0 and finite, got 0.0 in "
+        "model.layers.1.self_attn.k_scale; restore the file, or calibrate",
+    ),
+    Case(
+        what="a KV scale that is no number",
+        make=broken(scale(float("nan")), EVERYWHERE),
+        line="{folder}/model/kv_scales.safetensors: KV scales over 0 and finite, got nan in "
+        "model.layers.1.self_attn.k_scale; restore the file, or calibrate",
+    ),
+    Case(
+        what="a KV scale lost",
+        make=broken(scale(0.5), EVERYWHERE),
+        line="{folder}/model: scales of K and of V in each layer, got none of V in layer 1; restore the checkpoint, or "
+        "calibrate",
+    ),
+    Case(
+        what="a kv_cache_scheme without scales",
+        make=with_arguments(EVERYWHERE, quantization_config={"quant_method": "compressed-tensors", **SCHEME}),
+        line="kv.fp8_e4m3_ref.scales: scales in a checkpoint whose config.json has a kv_cache_scheme, got none in "
+        "{folder}/model; restore them, or say that you want none: kv.fp8_e4m3_ref.scales=unit",
     ),
     Case(
         what="a shard of the index is gone",

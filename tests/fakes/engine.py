@@ -160,6 +160,7 @@ class FakeEngine:
             asked = "bfloat16"
         quantized = asked not in ("auto", "bfloat16")
         scale = {"zero_scales": 0.0, "nan_scales": math.nan, "negative_scales": -1.0}.get(self.fault, 1.0)
+        asked_scales = None if self.fault == "loses_scales" else treatment.scales_at(index)
         rounded = together(*treatment.at(index)) if treatment.realisation is Realisation.REFERENCE else "bfloat16"
         return LayerFacts(
             name=f"model.layers.{index}.self_attn.attn",
@@ -174,6 +175,8 @@ class FakeEngine:
             v_scale_tensor=scale,
             format="" if rounded == "bfloat16" else rounded,
             head_size=16,
+            k_scales=asked_scales.k if asked_scales else (),
+            v_scales=asked_scales.v if asked_scales else (),
         )
 
     def _replay(self, request: ReplayRequest, golden: Sequence[int], block: int) -> Replay:

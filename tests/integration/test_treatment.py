@@ -16,6 +16,7 @@ from tests.integration.conftest import Run, needs_native_fp8
 
 pytestmark = pytest.mark.integration
 
+UNIT = f"kv.{E4M3}.scales=unit"  # the checkpoint announces scales that it does not have
 SCHEME = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
 
 
@@ -46,7 +47,9 @@ def options(model: Path) -> tuple[str, ...]:
 
 @needs_native_fp8
 def test_auto_baseline_of_an_fp8_checkpoint_is_invalid(gate: Callable[..., Run], scheme_model: Path) -> None:
-    run = gate(scheme_model.parent, *options(scheme_model), "baseline.dtype=auto", "kv=[fp8_e4m3]", "engine.retries=0")
+    run = gate(
+        scheme_model.parent, *options(scheme_model), "baseline.dtype=auto", "kv=[fp8_e4m3]", UNIT, "engine.retries=0"
+    )
     assert run.status == 5, run.output
     reasons = " ".join(run.decision["reasons"])
     assert "requested auto" in reasons
@@ -54,7 +57,7 @@ def test_auto_baseline_of_an_fp8_checkpoint_is_invalid(gate: Callable[..., Run],
 
 
 def test_bfloat16_baseline_of_the_same_checkpoint_is_not(gate: Callable[..., Run], scheme_model: Path) -> None:
-    run = gate(scheme_model.parent, *options(scheme_model), f"kv=[{E4M3}]")
+    run = gate(scheme_model.parent, *options(scheme_model), f"kv=[{E4M3}]", UNIT)
     assert run.status in (0, 3, 4), run.output
     assert run.decision["baseline"]["kv"]["effective"] == "bfloat16"
 

@@ -20,6 +20,7 @@ from kvquant_eval.core.attest import (
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.records import Finding
+from kvquant_eval.core.scales import LayerScales, ScaleSource
 from kvquant_eval.core.treatment import KVTreatment, Realisation, canonical_dtype
 from tests.fakes.records import facts, layer, treatment
 
@@ -278,3 +279,80 @@ def test_a_baseline_that_is_quantized() -> None:
         (finding,) = judge_baseline("baseline", facts(layer(0), other))
         assert finding.invalid
         assert finding.what.startswith("a baseline must not be quantized, 1 layers run ")
+
+
+ASKED = (LayerScales(index=0, k=(0.5,), v=(2.0,)), LayerScales(index=1, k=(0.25,), v=(4.0,)))
+RUNNING = tuple(
+    layer(s.index, "fp8_e4m3", k_scale=s.k[0], k_scale_tensor=s.k[0], v_scale=s.v[0], v_scale_tensor=s.v[0])
+    for s in ASKED
+)
+NATIVE = replace(treatment("fp8_e4m3"), layer_scales=ASKED)
+
+
+def test_the_scales_that_were_asked_for() -> None:
+    assert found(NATIVE, *RUNNING) == []
+    assert found(replace(NATIVE, skip_layers=("1",)), RUNNING[0], layer(1)) == [], "what is not stored has no scale"
+    hooked = [layer(s.index, format="fp8_e4m3", k_scales=s.k, v_scales=s.v) for s in ASKED]
+    assert found(replace(NATIVE, realisation=REFERENCE), *hooked) == []
+
+
+def test_a_scale_that_got_lost_on_the_way_is_named() -> None:
+    lost = replace(RUNNING[1], v_scale=1.0, v_scale_tensor=1.0)
+    assert found(NATIVE, RUNNING[0], lost) == [
+        (
+            "1 scales are not those that were asked for (checkpoint), lost or changed on the way: "
+            "layer 1: v_scale is 1 and should be 4"
+        )
+    ]
+    assert "layer 1: none for it" in found(replace(NATIVE, layer_scales=ASKED[:1]), *RUNNING)[0]
+    assert "k_scale is none" in found(NATIVE, RUNNING[0], replace(RUNNING[1], k_scale=None, k_scale_tensor=None))[0]
+
+
+def test_unit_scales_are_one_everywhere() -> None:
+    unit = replace(treatment("fp8_e4m3"), scales=ScaleSource.UNIT)
+    assert found(unit, layer(0, "fp8_e4m3"), layer(1, "fp8_e4m3")) == []
+    assert "(unit), lost or changed on the way: layer 0: k_scale is 0.5 and should be 1" in found(unit, *RUNNING)[0]
+    assert found(replace(unit, scales=ScaleSource.CHECKPOINT), *RUNNING) == [], "whatever the engine takes"
+
+
+def test_a_hook_rounds_under_the_scales_that_were_asked_for() -> None:
+    wrong = [layer(i, format="fp8_e4m3", k_scales=(1.0,), v_scales=(1.0,)) for i in (0, 1)]
+    said = found(replace(NATIVE, realisation=REFERENCE, scales=ScaleSource.CALIBRATED), *wrong)
+    assert said[0].startswith("4 scales are not those that were asked for (calibrated)")
+
+
+def test_a_half_that_stays_as_it_is_has_no_scale_to_answer_for() -> None:
+    wanted = replace(NATIVE, realisation=REFERENCE, skip_layers=("0.k",))
+    layers = (
+        layer(0, format="k:bfloat16,v:fp8_e4m3", k_scales=(1.0,), v_scales=(2.0,)),
+        layer(1, format="fp8_e4m3", k_scales=(0.25,), v_scales=(4.0,)),
+    )
+    assert found(wanted, *layers) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "right"),
+    [
+        ([(0.5, 1.0, 2.0, 4.0)], True),
+        ([(0.5, 1.0), (2.0, 4.0)], True),
+        ([(2.0, 4.0), (0.5, 1.0)], False),
+        ([(0.5,), (0.5,), (1.0,), (1.0,), (2.0,), (2.0,), (4.0,), (4.0,)], True),
+        ([(0.5, 1.0, 2.0)], False),
+        ([(4.0,)], False),
+    ],
+)
+def test_one_scale_a_head_over_the_workers_of_an_engine(workers: list[tuple[float, ...]], right: bool) -> None:
+    heads = (0.5, 1.0, 2.0, 4.0)
+    wanted = replace(NATIVE, layer_scales=(LayerScales(index=0, k=heads, v=(1.0,)),))
+    layers = [
+        layer(0, "fp8_e4m3", k_scale=max(each), k_scale_tensor=max(each), k_scales=each, v_scales=(1.0,))
+        for each in workers
+    ]
+    findings = judge_arm("arm", wanted, replace(facts(), layers=tuple((each,) for each in layers)))
+    assert (not findings) is right
+
+
+@pytest.mark.parametrize("half", ["k", "v"])
+def test_one_scale_of_many_that_cannot_be_right(half: str) -> None:
+    heads = layer(0, "fp8_e4m3", **{f"{half}_scales": (1.0, math.nan)})
+    assert found(NATIVE, heads, RUNNING[1])

@@ -160,12 +160,12 @@ def test_scales_and_second_rounding(written: Any) -> None:
     assert ref["kv"]["second_rounding_share"] == 0.1
 
 
-def test_calibrated_scales_show_their_range(written: Any, records: list[ArmRecord]) -> None:
+def test_scales_of_a_checkpoint_show_their_range(written: Any, records: list[ArmRecord]) -> None:
     attested = next(r.facts for r in records if r.arm.name == "good")
     assert attested is not None
     worker = tuple(replace(one, k_scale=0.1 * (one.index + 1), v_scale=None) for one in attested.layers[0])
     scales = written(good={"facts": replace(attested, layers=(worker,))})["candidates"][0]["kv"]["scales"]
-    assert scales["kind"] == "calibrated"
+    assert scales["kind"] == "checkpoint"
     assert scales["k"] == [pytest.approx(0.1), pytest.approx(0.4)]
     assert scales["v"] == []
 

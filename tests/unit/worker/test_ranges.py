@@ -14,9 +14,10 @@ from kvquant_eval.core.arms import Arm, ArmRecord
 from kvquant_eval.core.range_profile import profile
 from kvquant_eval.core.ranges import HeadCounts, LayerRanges, joined
 from kvquant_eval.core.records import Role
+from kvquant_eval.core.scales import LARGEST
 from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.worker.extension import KVExtension
-from kvquant_eval.worker.formats import FORMATS, LARGEST
+from kvquant_eval.worker.formats import FORMATS
 from kvquant_eval.worker.ranges import RangeProbe
 from kvquant_eval.worker.stored import EVERY, TOKENS
 
