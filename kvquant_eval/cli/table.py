@@ -61,7 +61,8 @@ def show_search(document: Mapping[str, Any], folder: Path, console: Console | No
             bound = "none" if each["worst_bound"] is None else f"<{each['worst_bound']:+.2f}"
             numbers = (str(len(each["kept"])), size, f"{each['kl']:.4f}", f"{each['drop']:+.2f}", bound)
             verdict = Text(each["decision"], style=STYLES[each["decision"]])
-            table.add_row(strategy, *numbers, f"{each['reach']:.2f}", verdict)
+            reach = "" if each["reach"] is None else f"{each['reach']:.2f}"
+            table.add_row(strategy, *numbers, reach, verdict)
     console.print(table)
     decision, chosen = document["decision"], document["chosen"]
     if chosen:

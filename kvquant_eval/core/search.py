@@ -35,7 +35,8 @@ class Pass:
     ``kl``: mean KL to the baseline, nats a token. ``drop``: mean drop over all turns and gating scores, points, > 0 is
     worse. ``worst``: the class and score whose bound comes nearest to its margin or goes furthest beyond;
     ``worst_drop`` and ``worst_bound``: its mean drop and upper bound (points, None: no bound). ``reach``: the largest
-    share of a margin that a bound takes up, < 1 passes; ``predicted``: the same for other conversations (``PREDICT``).
+    share of a margin that a bound takes up, < 1 passes, None where one has no bound; ``predicted``: the same for other
+    conversations (``PREDICT``).
     ``bytes_per_token`` is what the format takes, None where that is not known, ``compression`` what the baseline takes
     by it; ``kept``: the units in BF16, where it is a pass of a search.
     """
@@ -47,8 +48,8 @@ class Pass:
     worst: str
     worst_drop: float | None
     worst_bound: float | None
-    reach: float
-    predicted: float
+    reach: float | None
+    predicted: float | None
     bytes_per_token: float | None
     compression: float | None
     kept: Kept = ()
@@ -128,15 +129,16 @@ def rank(units: Kept, passes: Sequence[Pass]) -> list[Sensitivity]:
 def find(treatment: KVTreatment, units: Kept, ranking: Sequence[str], measure: Measure, budget: int) -> Found:
     """The cheapest set of units in BF16 that passes, in at most ``budget`` passes.
 
-    First the curve: none, an eighth, two eighths, ... of the units in BF16, the most sensitive first. Then bisection,
-    between the largest number of most sensitive units that does not do and the smallest that does. Then the folk
-    remedies on the same bytes, at every other place of the curve. Last, each kept unit is tried without, as long as the
-    budget lasts. A set *does* that is likely to pass on other conversations (``PREDICT``); where none is, one that
-    passes.
+    First the curve: none, an eighth, two eighths, ... and all but one of the units in BF16, the most sensitive first.
+    Then bisection, between the largest number of most sensitive units that does not do and the smallest that does. Then
+    the folk remedies on the same bytes, at every other place of the curve. Last, each kept unit is tried without, as
+    long as the budget lasts. A set *does* that is likely to pass on other conversations (``PREDICT``); where none is,
+    one that passes.
     """
     trial = _Trial(treatment, measure, budget)
     sizes = sorted({len(units) * step // STEPS for step in range(STEPS)})
-    trial.run([(SENSITIVE, in_order(ranking[:size])) for size in sizes])
+    most = max(0, len(units) - 1)
+    trial.run([(SENSITIVE, in_order(ranking[:size])) for size in dict.fromkeys((*sizes, most))])
     does, sure = _standard(trial)
     best = None if does is None else _bisect(trial, ranking, does)
     compared = [*([len(best.kept)] if best else []), *sizes[2::2]]
@@ -192,7 +194,7 @@ def passes(each: Pass) -> bool:
 
 def likely(each: Pass) -> bool:
     """Whether it would be likely to pass on as many other turns too."""
-    return passes(each) and each.predicted < 1
+    return passes(each) and each.predicted is not None and each.predicted < 1
 
 
 def _standard(trial: _Trial) -> tuple[Callable[[Pass], bool] | None, bool]:
@@ -264,11 +266,15 @@ def measured(
         worst=" ".join(worst) if worst else "",
         worst_drop=margins[worst][0].mean_drop if worst else None,
         worst_bound=margins[worst][0].ci_upper if worst else None,
-        reach=max((now for now, _ in reach.values()), default=math.inf),
-        predicted=max((later for _, later in reach.values()), default=math.inf),
+        reach=_finite(max((now for now, _ in reach.values()), default=math.inf)),
+        predicted=_finite(max((later for _, later in reach.values()), default=math.inf)),
         bytes_per_token=size,
         compression=plain / size if size else None,
     )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def in_order(units: Iterable[str]) -> Kept:

@@ -98,10 +98,9 @@ def _nothing(searched: Searched) -> str:
     most = max(curve, key=lambda each: len(each.kept))
     bound = "no bound" if most.worst_bound is None else f"{most.worst_bound:.2f} points"
     units = len(searched.sensitivity)
-    return (
-        f"no mixed precision tried passes: with {len(most.kept)} of {units} units in BF16 {most.worst} still reaches "
-        f"{bound}, {most.reach:.2f} times its margin ({most.decision})"
-    )
+    times = "" if most.reach is None else f", {most.reach:.2f} times its margin"
+    kept = f"with {len(most.kept)} of {units} units in BF16"
+    return f"no mixed precision tried passes: {kept} {most.worst} still reaches {bound}{times} ({most.decision})"
 
 
 def _confirmed(confirm: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
