@@ -27,6 +27,7 @@ from kvquant_eval.core.size import nominal_bytes
 from kvquant_eval.core.text import one_line
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io import fidelity
+from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.place import Place
 from kvquant_eval.io.runfolder import RunFolder, new_run
 from kvquant_eval.pipeline import make_ready
@@ -39,9 +40,10 @@ def search(settings: Settings) -> tuple[Searched, tuple[RunFolder, RunFolder]]:
     """
     plan = settings.search
     treatment, settings = _candidate(settings, plan), _forced(settings)
-    ready = make_ready(replace(settings, folds=plan.choose_folds))
+    ready = make_ready(replace(settings, folds=tuple(sorted({*plan.sensitivity_folds, *plan.choose_folds}))))
     ready.log.unlink(missing_ok=True)
-    few = restrict(ready.golden, plan.sensitivity_folds, settings.policy.scores)
+    whole = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+    few, many = (restrict(whole, each, settings.policy.scores) for each in (plan.sensitivity_folds, plan.choose_folds))
     with places(settings) as engines, ExitStack() as stack:
         ranker = _begin(settings, few, ready.plan.prepared, "sensitivity", engines, stack)
         everything = ranker.run([replace(treatment, name="all")])
@@ -51,14 +53,14 @@ def search(settings: Settings) -> tuple[Searched, tuple[RunFolder, RunFolder]]:
         ranking = rank(units, [*everything, *ranker.run(wanted)])
         share = len(plan.choose_folds) / FOLDS
         settings = replace(settings, policy=share_of(settings.policy, share))
-        chooser = _begin(settings, ready.golden, ready.plan.prepared, "choose", engines, stack)
+        chooser = _begin(settings, many, ready.plan.prepared, "choose", engines, stack)
         found = find(
             treatment, units, [each.unit for each in ranking], chooser.run, plan.max_passes - ranker.passes - SHARED
         )
     searched = Searched(
         treatment=treatment,
         kv=ranker.kv,
-        golden=ready.golden,
+        golden=whole,
         prepared=ready.plan.prepared,
         plain=chooser.plain,
         all_kl=everything[0].kl or 0.0,

@@ -56,14 +56,14 @@ def small_golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(small_golden: Path) -> Callable[..., list[str]]:
     """The command line of a gate on the small set, with its runs in ``folder``."""
 
-    def build(folder: Path, *overrides: str) -> list[str]:
+    def build(folder: Path, *overrides: str, verb: str = "gate") -> list[str]:
         common = [
             f"golden.path={small_golden}",
             f"runs_dir={folder}/runs",
             f"tracking.uri=sqlite:///{folder}/mlflow.db",
         ]
         common += [f"cache_dir={home()}/.cache", *SMALL]
-        return [sys.executable, "-m", "kvquant_eval.cli.main", "gate", *common, *overrides]
+        return [sys.executable, "-m", "kvquant_eval.cli.main", verb, *common, *overrides]
 
     return build
 
@@ -72,9 +72,11 @@ def command(small_golden: Path) -> Callable[..., list[str]]:
 def gate(command: Callable[..., list[str]]) -> Callable[..., Run]:
     """Run a gate to its end in a process of its own."""
 
-    def run(folder: Path, *overrides: str) -> Run:
+    def run(folder: Path, *overrides: str, verb: str = "gate") -> Run:
         before = set((folder / "runs").glob("*"))
-        done = subprocess.run(command(folder, *overrides), capture_output=True, text=True, timeout=1200, env=quiet())
+        done = subprocess.run(
+            command(folder, *overrides, verb=verb), capture_output=True, text=True, timeout=1200, env=quiet()
+        )
         made = sorted(set((folder / "runs").glob("*")) - before)
         return Run(done.returncode, done.stdout + done.stderr, made[-1] if made else folder)
 

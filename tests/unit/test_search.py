@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.folds import fold_of
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.search_document import Searched
 from kvquant_eval.core.settings import SearchSettings, Settings, Unit
@@ -95,6 +96,15 @@ def test_what_ranks_and_chooses_shares_no_conversation_with_what_confirms(native
     assert held_out
     assert not held_out & seen
     assert confirmed.document["golden"]["folds"] == [1, 3, 5, 7]
+
+
+def test_the_folds_are_those_of_the_whole_set(native: Native) -> None:
+    _, given, found, folders = native
+    dealt = fold_of(found.golden.turns)
+    for folder, folds in zip(folders, (given.search.sensitivity_folds, given.search.choose_folds), strict=True):
+        turns = folder.plan().turns
+        assert {dealt[turn.conversation_id] for turn in turns} == {*folds}
+        assert len(turns) == sum(dealt[turn.conversation_id] in folds for turn in found.golden.turns)
 
 
 def test_a_second_search_replays_nothing_again(native: Native) -> None:
