@@ -18,7 +18,7 @@ from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.export import export, why_not
 from kvquant_eval.io.runfolder import RunFolder, new_run, write_json
 from kvquant_eval.pipeline import Ready, make_ready, named
-from kvquant_eval.replay import Stage
+from kvquant_eval.replay import Stage, places
 
 CHECKPOINT = "checkpoint"
 
@@ -56,7 +56,8 @@ def calibrate(settings: Settings) -> Calibrated:
         shutil.move(ready.log, run.path / "prepare.log")
         run.write_config({**settings.config, "pinned": {"verb": "calibrate", "golden_sha256": ready.golden.sha256}})
         run.write_plan(ready.plan.prepared)
-        (record,) = Stage(settings, ready.plan, run).replay()
+        with places(settings) as engines:
+            (record,) = Stage(settings, ready.plan, run, engines).replay()
         _refuse_unsound(record)
         made = calibration_of(settings, ready.golden, ready.plan.prepared, record)
         write_json(run.path / SCALES, to_data(made))

@@ -28,7 +28,7 @@ from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_ou
 from kvquant_eval.io import fidelity, report, tables, tracking
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
-from kvquant_eval.replay import ReplayPlan, Stage, plan_replay, prepare, stored_arm
+from kvquant_eval.replay import ReplayPlan, Stage, places, plan_replay, prepare, stored_arm
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +73,9 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
             shutil.move(ready.log, run.path / "prepare.log")
             run.write_plan(ready.plan.prepared)
             deadline = None if settings.max_minutes is None else began + 60 * settings.max_minutes
-            stage = Stage(settings, ready.plan, run, deadline)
-            records = stage.replay()
+            with places(settings) as engines:
+                stage = Stage(settings, ready.plan, run, engines, deadline)
+                records = stage.replay()
             if not stage.stopped.is_set():
                 questions = asked(settings, ready.plan.prepared, ready.golden.turns, records)
                 gather(questions, oracles(settings), run.answers)

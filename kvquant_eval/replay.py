@@ -5,8 +5,9 @@ stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,6 +27,7 @@ from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn,
 from kvquant_eval.core.rollout import make_rollouts, rollout_blocks
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io.child import Child, EngineDied
+from kvquant_eval.io.place import Place
 from kvquant_eval.io.runfolder import ArmFolder, RunFolder, code_sha256, count, reuse
 
 PACKAGE = Path(__file__).parent
@@ -53,7 +55,7 @@ class ReplayPlan:
 
 def plan_replay(settings: Settings, golden: GoldenSet, prepared: Prepared) -> ReplayPlan:
     """Cut the turns into blocks, the same for every arm; free-running conversations come last."""
-    blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests)
+    blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests, settings.generate)
     arms = [with_scales(arm, prepared.scales) for arm in plan_arms(settings)]
     if settings.replay.mode is ReplayMode.FREE_RUNNING:
         rollouts = make_rollouts(golden.turns, prepared.turns, settings.sampling, settings.replay.on_divergence)
@@ -99,7 +101,7 @@ def _rendered(settings: Settings, turns: Sequence[GoldenTurn], log: Path, prepar
 
 @dataclass(frozen=True)
 class Stage:
-    """The replay stage of one run. ``children`` are the engines at work, so that ``stop`` can end them.
+    """The replay stage of one run. ``places`` are where its engines run, which the caller closes.
 
     ``deadline`` (``time.monotonic``, seconds) is when it stops by itself.
     """
@@ -107,25 +109,25 @@ class Stage:
     settings: Settings
     plan: ReplayPlan
     run: RunFolder
+    places: Sequence[Place]
     deadline: float | None = None
-    children: list[Child] = field(default_factory=list)
     stopped: Event = field(default_factory=Event)
 
     def replay(self) -> list[ArmRecord]:
-        """Run the arms, as many at a time as ``engine.slots`` has places."""
-        slots: SimpleQueue[Mapping[str, str]] = SimpleQueue()
-        for slot in self.settings.engine.slots:
-            slots.put(slot)
+        """Run the arms, as many at a time as there are places."""
+        free: SimpleQueue[Place] = SimpleQueue()
+        for place in self.places:
+            free.put(place)
 
         def work(arm: Arm) -> ArmRecord:
-            slot = slots.get()
+            place = free.get()
             try:
-                return self._arm(arm, slot)
+                return self._arm(arm, place)
             finally:
-                slots.put(slot)
+                free.put(place)
 
         clock = Timer(max(0.0, self.deadline - time.monotonic()) if self.deadline is not None else 0.0, self.stop)
-        with ThreadPoolExecutor(len(self.settings.engine.slots)) as pool:
+        with ThreadPoolExecutor(len(self.places)) as pool:
             futures = [pool.submit(work, arm) for arm in self.plan.arms]
             try:
                 if self.deadline is not None:
@@ -141,10 +143,10 @@ class Stage:
     def stop(self) -> None:
         """End the engines at work, and let none begin. What is committed stays."""
         self.stopped.set()
-        for child in list(self.children):
-            child.kill()
+        for place in self.places:
+            place.stop()
 
-    def _arm(self, arm: Arm, slot: Mapping[str, str]) -> ArmRecord:
+    def _arm(self, arm: Arm, place: Place) -> ArmRecord:
         """Run what is missing of an arm. An engine that dies is started again, ``engine.retries`` times for each block
         that it gets done.
         """
@@ -158,7 +160,7 @@ class Stage:
         while not self.stopped.is_set():
             folder.write_identity({**_identity(arm, self.settings, folder.facts()), **identity})
             try:
-                self._missing(arm, folder, slot)
+                self._missing(arm, folder, place)
                 error = ""
                 break
             except EngineDied as died:
@@ -171,7 +173,7 @@ class Stage:
         folder.write_identity({**_identity(arm, self.settings, folder.facts()), **identity, "error": error})
         return stored_arm(arm, self.run, len(self.plan.blocks))
 
-    def _missing(self, arm: Arm, folder: ArmFolder, slot: Mapping[str, str]) -> None:
+    def _missing(self, arm: Arm, folder: ArmFolder, place: Place) -> None:
         """Replay the blocks that the journal does not have.
 
         An arm whose read-back shows another dtype than the requested one is not replayed: its facts are enough.
@@ -184,13 +186,9 @@ class Stage:
         if not todo:
             return
         with (
-            Child(folder.log, settings.engine.timeout_s, {**settings.engine.env, **slot}) as child,
+            place.engine(settings.engine.engine, self._spec(arm), folder.log, settings.engine.timeout_s) as child,
             tqdm(total=len(order), initial=len(done), desc=arm.name, unit="block", disable=None) as progress,
         ):
-            self.children.append(child)
-            if self.stopped.is_set():  # it began while the others were being ended
-                return
-            child.call("open", engine=settings.engine.engine, spec=to_data(self._spec(arm)))
             facts = from_data(EngineFacts, child.call("facts"), "facts")
             folder.write_facts(facts, _identity(arm, settings, facts))
             if any(finding.invalid for finding in judge_arm(arm.name, arm.treatment, facts)):
@@ -211,6 +209,13 @@ class Stage:
             chat_template=self.plan.prepared.chat_template,
             profile=arm.profile,
         )
+
+
+@contextmanager
+def places(settings: Settings) -> Iterator[list[Place]]:
+    """Where the engines of ``engine.slots`` run, until the context is left."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Place({**settings.engine.env, **slot})) for slot in settings.engine.slots]
 
 
 def _whole(block: Block, result: BlockResult) -> BlockResult:

@@ -43,6 +43,7 @@ from kvquant_eval.core.settings import (
     PlaceboKind,
     ReplaySettings,
     ReportSettings,
+    SearchSettings,
     Settings,
     TrackingSettings,
 )
@@ -56,9 +57,9 @@ LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
     "model", "engine", "golden", "sampling", "replay", "block_requests", "baseline", "kv", "gate", "workloads",
-    "tracking", "scorer", "report", "calibrate", "resume", "dry_run", "runs_dir", "cache_dir",
+    "tracking", "scorer", "report", "calibrate", "search", "resume", "dry_run", "runs_dir", "cache_dir",
 )  # fmt: skip
-OPTIONAL = ("kv", "workloads", "replay", "scorer", "report", "calibrate", "resume", "dry_run")
+OPTIONAL = ("kv", "workloads", "replay", "scorer", "report", "calibrate", "search", "resume", "dry_run")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -149,6 +150,7 @@ def build(data: Mapping[str, Any]) -> Settings:
     gate = dict(mapping(top["gate"], "gate"))
     placebo = value(PlaceboKind, gate.pop("placebo", None), "gate.placebo")
     minutes = gate.pop("max_minutes", None)
+    repair = value(bool, gate.pop("repair", False), "gate.repair")
     workloads = mapping(top.get("workloads", {}), "workloads")
     rules = {name: score_rules(workload, f"workloads.{name}") for name, workload in workloads.items()}
     scorer = known_keys(top.get("scorer", {}), ["code", "judge"], "scorer")
@@ -175,6 +177,8 @@ def build(data: Mapping[str, Any]) -> Settings:
         policy=policy,
         scorers=scorers,
         replay=replay,
+        search=record(SearchSettings, top.get("search", {}), "search"),
+        repair=repair,
         report=record(ReportSettings, top.get("report", {}), "report"),
         judge=record(JudgeSettings, scorer.get("judge", {}), "scorer.judge"),
         tracking=record(TrackingSettings, top["tracking"], "tracking"),

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.calibrate import calibrate
-from kvquant_eval.cli import config
+from kvquant_eval.cli import config, search
 from kvquant_eval.cli.plain import value
-from kvquant_eval.cli.table import show, show_calibration, show_plan
+from kvquant_eval.cli.table import show, show_calibration, show_plan, show_search
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.text import one_line, safe
@@ -31,13 +31,19 @@ USAGE = """kvquant-eval: may this model run with that KV dtype?
 
   kvquant-eval gate [key=value ...]   replay, compare, decide; dry_run=true only says what it would take
   kvquant-eval gate resume=RUN_DIR    go on with a run that was broken off
+  kvquant-eval search [key=value ...] the cheapest mixed precision that passes, and which layers carry the damage
   kvquant-eval calibrate [key=value ...]   scales for the candidates' format, and a checkpoint that has them
   kvquant-eval regate RUN_DIR         decide a stored run again, without an engine
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
 exit status: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID, 2 bad input, 130/143 interrupted"""
 
-
+VERBS = {
+    "gate": "replay, compare, decide",
+    "search": "find mixed precision for one candidate",
+    "calibrate": "scales of what K and V reach",
+}
+"""Verbs that take a configuration, and what they are for."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -84,7 +90,7 @@ def _parse(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("kvquant-eval", usage=USAGE, add_help=True)
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb, about in (("gate", "replay, compare, decide"), ("calibrate", "scales of what K and V reach")):
+    for verb, about in VERBS.items():
         composed = verbs.add_parser(verb, help=about)
         composed.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
         composed.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
@@ -92,10 +98,12 @@ def _parse(arguments: list[str]) -> int:
     for verb, about in (("regate", "decide a stored run again"), ("relog", "log a decided run to MLflow")):
         verbs.add_parser(verb, help=about).add_argument("run_dir", type=Path)
     options = parser.parse_args(arguments)
-    if options.verb == "gate":
-        return _gate(options.overrides, options.config_dir, options.cfg)
-    if options.verb == "calibrate":
-        return _calibrate(options.overrides, options.config_dir, options.cfg)
+    if options.verb in VERBS:
+        data = config.compose(options.overrides, options.config_dir)
+        if options.cfg:
+            sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
+            return 0
+        return _gate(data, options.overrides) if options.verb == "gate" else _other(options.verb, data)
     run = RunFolder(options.run_dir.resolve())
     if run.config()["pinned"].get("verb") == "calibrate":
         raise DataError(f"{run.path}: the run of a gate, got a calibration; gate with its scales")
@@ -109,23 +117,18 @@ def _parse(arguments: list[str]) -> int:
     return max((_complain(one_line(warning), 1) for warning in warnings), default=0)
 
 
-def _calibrate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -> int:
-    data = config.compose(overrides, config_dir)
-    if show_config:
-        sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
-        return 0
+def _other(verb: str, data: dict[str, Any]) -> int:
+    """A search or a calibration."""
     for key, usual in (("resume", (config.AUTO, config.NEVER)), ("dry_run", (False,))):
         if data[key] not in usual:
-            raise DataError(f"{key}: {usual[0]} for a calibration, got {data[key]}; leave it out")
+            raise DataError(f"{key}: {usual[0]} for {verb}, got {data[key]}; leave it out")
+    if verb == "search":
+        return _search(data)
     show_calibration(calibrate(config.build(data)))
     return 0
 
 
-def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -> int:
-    data = config.compose(overrides, config_dir)
-    if show_config:
-        sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
-        return 0
+def _gate(data: dict[str, Any], overrides: Sequence[str]) -> int:
     resumed = None
     resume = value(str, data["resume"], "resume")
     if resume not in (config.AUTO, config.NEVER):
@@ -134,7 +137,20 @@ def _gate(overrides: Sequence[str], config_dir: str | None, show_config: bool) -
     settings = config.build(data)
     if value(bool, data["dry_run"], "dry_run"):
         return show_plan(rehearse(settings))
-    return _conclude(gate(settings, resumed))
+    run = gate(settings, resumed)
+    status = _conclude(run)
+    if settings.repair:
+        held = [each["name"] for each in run.document["candidates"] if each["decision"] == Decision.HOLD]
+        for name in held:  # what was held stays held: the exit status is the gate's
+            _search({**data, "kv": {name: data["kv"][name]}, "resume": config.AUTO})
+    return status
+
+
+def _search(data: dict[str, Any]) -> int:
+    document, folder = search.run(data, config.build(data))
+    with contextlib.suppress(OSError, SystemExit):
+        show_search(document, folder)
+    return int(document["exit_code"])
 
 
 def _conclude(run: GateRun) -> int:

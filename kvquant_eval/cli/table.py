@@ -21,6 +21,7 @@ from kvquant_eval.io.report.names import kv_name, model_name
 STYLES = {"PASS": "green", "PROMOTE": "green", "FAIL": "red", "HOLD": "red", "INVALID": "red", "INCONCLUSIVE": "yellow"}
 COLUMNS = ("class", "score", "n", "BF16", "candidate", "drop", "bound", "drops/gains", "placebo", "recovery", "verdict")
 MOST_REASONS = 20
+MOST_UNITS = 10
 
 
 def show(document: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
@@ -41,6 +42,38 @@ def show(document: Mapping[str, Any], folder: Path, console: Console | None = No
     if len(reasons) > MOST_REASONS:
         console.print(Text(f"  and {len(reasons) - MOST_REASONS} reasons more, in the report"))
     console.print(Text(f"report: {one_line(str(folder / 'report.md'))}"), soft_wrap=True)
+
+
+def show_search(document: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
+    """Print what a search came to: the units of most harm, what each number of them buys, what to paste."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(width=160, file=console.file)
+    worst = ", ".join(f"{each['unit']} {each['harm']:.4f}" for each in document["sensitivity"][:MOST_UNITS])
+    console.print(Text(safe(f"{document['model']['id']}  {kv_name(document['kv'])}: mixed precision")), style="bold")
+    console.print(Text(f"most harm (KL, nats a token; the placebo {document['floors'][0] or 0:.4f}): {worst}"))
+    table = Table()
+    for column in ("strategy", "kept", "bytes a token", "KL", "drop", "bound", "of the margin", "verdict"):
+        table.add_column(column, justify="left" if column in ("strategy", "verdict") else "right")
+    for strategy, mine in document["curve"].items():
+        for each in mine:
+            size = "" if each["bytes_per_token"] is None else f"{each['bytes_per_token']:,.0f}"
+            bound = "none" if each["worst_bound"] is None else f"<{each['worst_bound']:+.2f}"
+            numbers = (str(len(each["kept"])), size, f"{each['kl']:.4f}", f"{each['drop']:+.2f}", bound)
+            verdict = Text(each["decision"], style=STYLES[each["decision"]])
+            table.add_row(strategy, *numbers, f"{each['reach']:.2f}", verdict)
+    console.print(table)
+    decision, chosen = document["decision"], document["chosen"]
+    if chosen:
+        size = "" if chosen["bytes_per_token"] is None else f", {chosen['bytes_per_token']:,.0f} bytes a token"
+        kept = ", ".join(chosen["kept"]) or "nothing"
+        console.print(Text(f"stays in BF16: {kept}{size}"))
+    if document["flags"]:
+        console.print(Text(f"vLLM: {document['flags']}"), soft_wrap=True)
+    console.print(Text(f"\n{decision} (exit status {document['exit_code']})", style=f"bold {STYLES[decision]}"))
+    for reason in document["reasons"][:MOST_REASONS]:
+        console.print(Padding.indent(Text(safe(reason)), 2))
+    console.print(Text(f"report: {one_line(str(folder / 'search.md'))}"), soft_wrap=True)
 
 
 def show_calibration(found: Calibrated, console: Console | None = None) -> None:

@@ -22,8 +22,9 @@ from kvquant_eval.core.range_profile import as_data as range_data
 from kvquant_eval.core.records import GoldenSet, Prepared, Role, ScoreDelta
 from kvquant_eval.core.scales import ScaleSource
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.size import nominal_bytes
 from kvquant_eval.core.soundness import is_self_test
-from kvquant_eval.core.treatment import KVTreatment
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 SCHEMA_VERSION = 1
 
@@ -171,7 +172,9 @@ def kv_names(record: ArmRecord) -> dict[str, str]:
 
 
 def _kv(record: ArmRecord, baseline: ArmRecord | None) -> dict[str, Any]:
-    """Capacity is in tokens; a reference format stores BF16, so it saves nothing here."""
+    """Capacity is in tokens. A reference format stores BF16, so it saves nothing here: ``nominal_bytes_per_token`` is
+    what the format itself takes.
+    """
     facts = record.facts
     if facts is None:
         return dict(kv_names(record))
@@ -184,6 +187,7 @@ def _kv(record: ArmRecord, baseline: ArmRecord | None) -> dict[str, Any]:
         "layers_quantized": len(quantized),
         "layers_skipped": plain if quantized else [],
         "bytes_per_token": size,
+        **_nominal(record, first),
         "bytes_ratio": _ratio(size, bytes_per_token(first) if first else 0.0),
         "capacity_tokens": facts.capacity_tokens,
         "capacity_ratio": _ratio(facts.capacity_tokens, first.capacity_tokens if first else 0.0),
@@ -191,6 +195,13 @@ def _kv(record: ArmRecord, baseline: ArmRecord | None) -> dict[str, Any]:
         if facts.second_rounding[1]
         else 0.0,
     }
+
+
+def _nominal(record: ArmRecord, plain: EngineFacts | None) -> dict[str, float]:
+    if plain is None or record.arm.treatment.realisation is not Realisation.REFERENCE:
+        return {}
+    size = nominal_bytes(record.arm.treatment, plain)
+    return {} if size is None else {"nominal_bytes_per_token": size}
 
 
 def _ratio(size: float, of: float) -> float:

@@ -1,4 +1,4 @@
-"""The seam to an inference engine: what starts one, what it attests, and the three things it does."""
+"""The seam to an inference engine: what starts one, what it attests, and the four things it does."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ class Engine(Protocol):
 
         ``beat`` is called at every step that makes headway: an engine silent for ``engine.stall_s`` is taken for dead.
         """
+        ...
+
+    def treat(self, treatment: KVTreatment) -> None:
+        """Take another reference treatment in place of the one it has, without being started again."""
         ...
 
     def facts(self) -> EngineFacts:
@@ -51,9 +55,9 @@ class LayerFacts:
 
     ``kv_dtype`` is the engine's cache dtype string, ``storage`` the tensor's dtype, ``bytes_per_token`` K and V
     together, ``format`` the reference format that is hooked in (empty: none), ``kernel`` the backend's variant where it
-    has several (on a CPU the instruction set: ``amx``, ``vec``). ``k_scales`` and ``v_scales`` are what values are
-    divided by, one number or one for each KV head of this worker: the hook's where a format is hooked in, else the
-    layer's.
+    has several (on a CPU the instruction set: ``amx``, ``vec``), ``head_size`` values of a head (0: not read).
+    ``k_scales`` and ``v_scales`` are what values are divided by, one number or one for each KV head of this worker: the
+    hook's where a format is hooked in, else the layer's.
     """
 
     name: str
@@ -68,6 +72,7 @@ class LayerFacts:
     v_scale_tensor: float | None
     format: str = ""
     kernel: str = ""
+    head_size: int = 0
     k_scales: tuple[float, ...] = ()
     v_scales: tuple[float, ...] = ()
 

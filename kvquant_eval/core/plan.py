@@ -15,27 +15,27 @@ BLOCK_REQUESTS = 64
 
 
 def make_blocks(
-    turns: Sequence[RenderedTurn], sampling: Sampling, block_requests: int = BLOCK_REQUESTS
+    turns: Sequence[RenderedTurn], sampling: Sampling, block_requests: int = BLOCK_REQUESTS, generate: bool = True
 ) -> tuple[Block, ...]:
     """Cut the runnable turns into blocks of at most ``block_requests`` requests, whole conversations each.
 
     Turns come in the order given, conversations kept together; a conversation larger than a block gets one of its own.
     Each block has two waves: forced first, when every arm schedules the same tokens at the same steps, then generated,
     which finds the prompts in the prefix cache and whose lengths differ between arms without touching the forced
-    scores.
+    scores. ``generate``: with the second.
     """
     runnable = [turn for turn in turns if not turn.skip]
     order = {turn.conversation_id: i for i, turn in reversed(list(enumerate(runnable)))}
     runnable.sort(key=lambda turn: (order[turn.conversation_id], turn.turn_index))
     groups: list[list[RenderedTurn]] = []
-    per_turn = 1 + sampling.epochs
+    per_turn = 1 + sampling.epochs * generate
     for _, turns_of in groupby(runnable, key=lambda turn: turn.conversation_id):
         conversation = list(turns_of)
         if groups and (len(groups[-1]) + len(conversation)) * per_turn <= block_requests:
             groups[-1].extend(conversation)
         else:
             groups.append(conversation)
-    return tuple(_block(index, group, sampling) for index, group in enumerate(groups))
+    return tuple(_block(index, group, sampling, generate) for index, group in enumerate(groups))
 
 
 def reorder(blocks: Sequence[Block], seed: int) -> tuple[Block, ...]:
@@ -59,14 +59,14 @@ def request_seed(seed: int, turn_id: str, epoch: int) -> int:
     return int.from_bytes(raw[:4], "big") >> 1
 
 
-def _block(index: int, turns: Sequence[RenderedTurn], sampling: Sampling) -> Block:
+def _block(index: int, turns: Sequence[RenderedTurn], sampling: Sampling, generate: bool) -> Block:
     forced = [_request(turn, sampling, 0) for turn in turns]
     forced = [
         replace(request, measure=Measure.FORCED, forced_ids=turn.golden_ids, max_tokens=len(turn.golden_ids))
         for request, turn in zip(forced, turns, strict=True)
     ]
     generated = [_request(turn, sampling, epoch) for turn in turns for epoch in range(sampling.epochs)]
-    return Block(index=index, waves=(tuple(forced), tuple(generated)))
+    return Block(index=index, waves=(tuple(forced), tuple(generated)) if generate else (tuple(forced),))
 
 
 def _request(turn: RenderedTurn, sampling: Sampling, epoch: int) -> ReplayRequest:

@@ -31,6 +31,13 @@ VLLM_MAX_LOGPROBS = 20
 """The most top log probabilities that vLLM gives where ``engine.args.max_logprobs`` does not say otherwise."""
 
 
+class Unit(StrEnum):
+    """``LAYER``: K and V of a layer together. ``HALF``: each by itself, which only reference formats can."""
+
+    LAYER = "layer"
+    HALF = "half"
+
+
 class PlaceboKind(StrEnum):
     """``JITTER``: K and V moved by at most one BF16 unit in the last place. ``BATCH_LIMIT``: half of
     ``max_num_seqs``, for models and engines that hooks cannot reach.
@@ -155,13 +162,38 @@ class JudgeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """How mixed precision is searched. ``unit``: what may stay in BF16 by itself; ``max_passes``: engine passes at most
+    before the confirming gate; the folds (``core.folds``) that rank the units, choose among sets of them, and confirm.
+    """
+
+    unit: Unit = Unit.LAYER
+    max_passes: int = 150
+    sensitivity_folds: tuple[int, ...] = (0,)
+    choose_folds: tuple[int, ...] = (0, 2, 4, 6)
+    confirm_folds: tuple[int, ...] = (1, 3, 5, 7)
+
+    def __post_init__(self) -> None:
+        check_number("search.max_passes", self.max_passes, at_least=1, usual=150)
+        for name in ("sensitivity_folds", "choose_folds", "confirm_folds"):
+            _check_folds(f"search.{name}", folds := getattr(self, name))
+            if not folds:
+                raise DataError(f"search.{name}: at least one fold, got []; name some of 0 to {FOLDS - 1}")
+        seen = {*self.sensitivity_folds, *self.choose_folds} & {*self.confirm_folds}
+        if seen:
+            rule = "folds that nothing was chosen on"
+            raise DataError(f"search.confirm_folds: {rule}, got {min(seen)} in both; name others")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """One gate. ``config`` is the resolved configuration as plain data, for the run folder.
 
     ``folds``: those of the golden set that are replayed (``core.folds``; none named: all); ``left_out``: scores of the
     configuration that are not in ``policy`` and ``scorers``, as ``<class>.<score>``, and why; ``reuse``: finished
-    blocks of earlier runs are used again; ``max_minutes``: when the gate stops by itself (None: never), to be gone on
-    with later.
+    blocks of earlier runs are used again; ``generate``: the model writes replies of its own too; ``repair``: a
+    candidate that is held is searched for mixed precision, as ``search`` says; ``max_minutes``: when the gate stops by
+    itself (None: never), to be gone on with later.
     """
 
     model: ModelSpec
@@ -182,6 +214,9 @@ class Settings:
     code: CodeSettings = field(default_factory=CodeSettings)
     left_out: Mapping[str, str] = field(default_factory=dict)
     reuse: bool = True
+    generate: bool = True
+    repair: bool = False
+    search: SearchSettings = field(default_factory=SearchSettings)
     max_minutes: float | None = None
     replay: ReplaySettings = ReplaySettings()
     judge: JudgeSettings = field(default_factory=JudgeSettings)
@@ -195,7 +230,7 @@ class Settings:
         _check_model(self.model)
         _check_candidates(self.candidates)
         _check_sampling(self.sampling)
-        _check_folds(self.folds)
+        _check_folds("golden.folds", self.folds)
         check_number("block_requests", self.block_requests, at_least=2, usual=64)
         if self.max_minutes is not None:
             check_number("gate.max_minutes", self.max_minutes, above=0, up_to=WEEK / 60, usual=60)
@@ -230,11 +265,11 @@ def _check_profile(settings: Settings) -> None:
     raise DataError(f"report.range_profile: {rule}; set engine.args.enforce_eager=true or gate.placebo=jitter")
 
 
-def _check_folds(folds: Sequence[int]) -> None:
+def _check_folds(where: str, folds: Sequence[int]) -> None:
     for fold in folds:
-        check_number("golden.folds", fold, at_least=0, up_to=FOLDS - 1, usual=0)
+        check_number(where, fold, at_least=0, up_to=FOLDS - 1, usual=0)
     if len(set(folds)) < len(folds):
-        raise DataError(f"golden.folds: each fold once, got {list(folds)}; correct it")
+        raise DataError(f"{where}: each fold once, got {list(folds)}; correct it")
 
 
 def _check_path(where: str, path: str) -> None:

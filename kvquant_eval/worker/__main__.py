@@ -80,15 +80,21 @@ def _serve(requests: TextIO, beat: Callable[[], None]) -> Iterator[dict[str, Any
                 yield {"ok": None}
             elif engine is None:
                 yield {"error": f"{operation}: no engine is open"}
-            elif operation == "run":
-                yield {"ok": to_data(engine.run(from_data(Block, request["block"], "block"), beat))}
             else:
-                yield {"ok": to_data(engine.facts())}
+                yield {"ok": _ask(engine, operation, request, beat)}
         except DataError as error:
             yield {"bad_input": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever an engine raises becomes an answer; the log has the traceback
             traceback.print_exc()
             yield {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
+
+
+def _ask(engine: Engine, operation: str, request: dict[str, Any], beat: Callable[[], None]) -> Any:
+    if operation == "treat":
+        return engine.treat(from_data(KVTreatment, request["treatment"], "treatment"))
+    if operation == "run":
+        return to_data(engine.run(from_data(Block, request["block"], "block"), beat))
+    return to_data(engine.facts())
 
 
 def _prepare(

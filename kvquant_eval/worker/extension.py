@@ -39,13 +39,15 @@ class KVExtension:
         return widen(self.model_runner.model)
 
     def kv_install(self, data: dict[str, Any]) -> int:
-        """Round K and V of every layer as a reference treatment asks; return the number of layers hooked.
+        """Round K and V of every layer as a reference treatment asks, and no longer as one before did; return the
+        number of layers hooked.
 
         ``data`` is the KVTreatment as plain data. Raises ValueError for a layer that does not pass K and V as
         [num_tokens, num_kv_heads * head_size] (MLA), and for one that the treatment has no scales for.
         """
         treatment, hooked = from_data(KVTreatment, data, "treatment"), 0
         for name, layer in self._layers():
+            _unhook(layer)
             k, v = treatment.at(_index(name))
             scales = treatment.scales_at(_index(name))
             windowed = SLIDING_WINDOW in treatment.skip_layers and getattr(layer, "sliding_window", None)
@@ -58,7 +60,7 @@ class KVExtension:
             device = self.model_runner.device
             halves = (_half(layer, *each, device) for each in ((k, scales.k), (v, scales.v)))
             layer.kvquant_rounding = _Rounding(layer, *halves)
-            layer.register_forward_pre_hook(layer.kvquant_rounding)
+            layer.kvquant_hook = layer.register_forward_pre_hook(layer.kvquant_rounding)
             layer.kvquant_format = together(k, v)
             layer.kvquant_inexact = torch.zeros(2, dtype=torch.int64, device=device)
             hooked += 1
@@ -122,6 +124,13 @@ class KVExtension:
         for name, module in self.model_runner.model.named_modules():
             if hasattr(module, "kv_cache_dtype") and hasattr(module, "attn_backend"):
                 yield name, module
+
+
+def _unhook(layer: Any) -> None:
+    """Take away what ``kv_install`` left on a layer."""
+    if hasattr(layer, "kvquant_hook"):
+        layer.kvquant_hook.remove()
+        del layer.kvquant_hook, layer.kvquant_rounding, layer.kvquant_format, layer.kvquant_inexact
 
 
 @dataclass(frozen=True)
@@ -193,6 +202,7 @@ def _facts(name: str, layer: Any, capacity: int) -> dict[str, Any]:
         "v_scale_tensor": _number(layer, "_v_scale"),
         "format": getattr(layer, "kvquant_format", ""),
         "kernel": str(getattr(layer, "isa", "")),
+        "head_size": int(getattr(layer, "head_size", 0)),
         "k_scales": _scales(layer, "k"),
         "v_scales": _scales(layer, "v"),
     }

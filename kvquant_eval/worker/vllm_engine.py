@@ -18,7 +18,7 @@ from kvquant_eval.core.outcome import classify
 from kvquant_eval.core.ranges import LayerRanges, joined
 from kvquant_eval.core.records import Block, BlockResult, Measure, Outcome, Replay, ReplayRequest, Rollout
 from kvquant_eval.core.stored import StoredLayer, merged
-from kvquant_eval.core.treatment import Realisation
+from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.core.walk import Walk
 from kvquant_eval.worker.chat import load_tokenizer
 from kvquant_eval.worker.forcing import FORCED
@@ -66,7 +66,7 @@ class VllmEngine:
         if spec.profile:
             self.llm.collective_rpc("kv_profile", args=(list(spec.profile),))
         if reference:
-            self.llm.collective_rpc("kv_install", args=(to_data(treatment),))
+            self.treat(treatment)
 
     def run(self, block: Block, beat: Callable[[], None]) -> BlockResult:
         """See ``Engine.run``. Raises RuntimeError when the prefix cache cannot be reset or replies are missing."""
@@ -85,6 +85,10 @@ class VllmEngine:
             stored=self._stored(),
             ranges=self._ranges(),
         )
+
+    def treat(self, treatment: KVTreatment) -> None:
+        """See ``Engine.treat``."""
+        self.llm.collective_rpc("kv_install", args=(to_data(treatment),))
 
     def facts(self) -> EngineFacts:
         config, installed = self.llm.llm_engine.vllm_config, versions()

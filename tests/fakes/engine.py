@@ -85,6 +85,9 @@ class FakeEngine:
             ranges=_ranges(self.spec.profile, block.index) if self.spec.profile else (),
         )
 
+    def treat(self, treatment: KVTreatment) -> None:
+        self.__init__(replace(self.spec, treatment=treatment))  # type: ignore[misc]
+
     def facts(self) -> EngineFacts:
         layers = () if self.fault == "no_layers" else tuple(self._layer(index) for index in range(LAYERS))
         settings: dict[str, Any] = {
@@ -171,6 +174,7 @@ class FakeEngine:
             k_scale_tensor=0.5 if self.fault == "half_applied_scales" else scale,
             v_scale_tensor=scale,
             format="" if rounded == "bfloat16" else rounded,
+            head_size=16,
             k_scales=asked_scales.k if asked_scales else (),
             v_scales=asked_scales.v if asked_scales else (),
         )
@@ -250,7 +254,13 @@ class FakeEngine:
             return 3.0 + 2.0 * uniform(request.turn_id)
         if self.fault == "broken":
             return 0.98 * likelihood
-        return 0.0
+        return self._fragile()
+
+    def _fragile(self) -> float:
+        """Points that layers cost where they are quantized: (layer, points) pairs in ``args["fragile"]``."""
+        at = self.spec.treatment.at
+        fragile: Sequence[tuple[int, float]] = self.spec.args.get("fragile", ())
+        return sum(cost for layer, cost in fragile if {*at(layer)} - {"bfloat16", "placebo"})
 
 
 def _ranges(formats: Sequence[str], block: int) -> tuple[LayerRanges, ...]:

@@ -1,0 +1,113 @@
+"""``kvquant-eval search``: rank, choose, confirm by a gate on conversations that nothing was chosen on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kvquant_eval.cli.config import build
+from kvquant_eval.core.attest import refuse_impossible
+from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.folds import FOLDS
+from kvquant_eval.core.scales import ScaleSource
+from kvquant_eval.core.search import REMEDIES, in_order, keeping, native_of
+from kvquant_eval.core.search_document import Searched, search_document
+from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.treatment import KVTreatment, Realisation
+from kvquant_eval.io.report import search as report
+from kvquant_eval.io.runfolder import write_json
+from kvquant_eval.pipeline import GateRun, gate
+from kvquant_eval.search import search, share_of
+
+
+def run(data: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], Path]:
+    """Search, confirm, and write ``search.json`` and its report into the folder of the run that chose. Returns the
+    document and that folder. Raises DataError, EngineDied.
+    """
+    began = time.monotonic()
+    found, folders = search(settings)
+    confirmed, notes = _confirm(data, settings, found) if found.found.chosen else (None, [])
+    decided = search_document(settings, found, confirmed.document if confirmed else None, notes)
+    folder = folders[1].path
+    document = {
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "minutes": (time.monotonic() - began) / 60,
+        "runs": [each.run_id for each in folders],
+        **decided,
+    }
+    write_json(folder / "search.json", document)
+    report.write(folder, document)
+    return document, folder
+
+
+def _confirm(data: Mapping[str, Any], settings: Settings, found: Searched) -> tuple[GateRun, list[str]]:
+    """The gate that decides: what was chosen, natively too where this engine can, beside the folk remedies on the same
+    bytes. Notes say what it could not do.
+    """
+    wanted, required, notes = _candidates(settings, found)
+    try:
+        return gate(_confirming(data, settings, wanted, required)), notes
+    except DataError as error:
+        natively = [name for name, each in wanted.items() if each.realisation is Realisation.NATIVE]
+        if found.treatment.realisation is Realisation.NATIVE or not natively:
+            raise
+        fewer = {name: each for name, each in wanted.items() if name not in natively}
+        refused = gate(_confirming(data, settings, fewer, [next(iter(fewer))]))
+        return refused, [*notes, f"Not confirmed natively: {error}"]
+
+
+def _candidates(settings: Settings, found: Searched) -> tuple[dict[str, KVTreatment], list[str], list[str]]:
+    """The candidates of the confirming gate, those of them that decide, and what is to be said."""
+    treatment, chosen = found.treatment, found.found.chosen
+    kept = chosen.kept if chosen else ()
+    name, notes = treatment.name, []
+    wanted = {f"{name}_mixed": keeping(treatment, kept, f"{name}_mixed")}
+    required = [f"{name}_mixed"]
+    if treatment.realisation is Realisation.REFERENCE:
+        native = native_of(wanted[required[0]], f"{name}_mixed_native")
+        if treatment.scales is ScaleSource.CALIBRATED:
+            notes.append("Not confirmed natively: that takes the checkpoint that has the scales.")
+        elif native is None:
+            notes.append("Not confirmed natively: no engine dtype stores K and V so.")
+        else:
+            try:
+                refuse_impossible(native, settings.engine.platform)
+                wanted[native.name], required = native, [native.name]
+            except DataError as error:
+                notes.append(f"Not confirmed natively: {error}")
+    units = in_order(each.unit for each in found.sensitivity)
+    for remedy, pick in REMEDIES.items() if kept else ():
+        other = keeping(treatment, pick(units, len(kept)), f"{name}_{remedy.replace(' ', '_')}")
+        if other.skip_layers != wanted[f"{name}_mixed"].skip_layers:
+            wanted[other.name] = other
+    return wanted, required, notes
+
+
+def _confirming(
+    data: Mapping[str, Any], settings: Settings, wanted: Mapping[str, KVTreatment], required: list[str]
+) -> Settings:
+    """The settings of that gate, from a configuration of its own, so that its run folder can be decided again."""
+    folds = settings.search.confirm_folds
+    policy = share_of(settings.policy, len(folds) / FOLDS)
+    counts = {"min_turns": policy.min_turns, "min_headroom": policy.min_headroom}
+    (own,) = data["kv"].values()
+    kv = {name: _configured(own, each) for name, each in wanted.items()}
+    return build(
+        {
+            **data,
+            "kv": kv,
+            "golden": {**data["golden"], "folds": list(folds)},
+            "gate": {**data["gate"], **counts, "require": required, "repair": False},
+        }
+    )
+
+
+def _configured(own: Mapping[str, Any], treatment: KVTreatment) -> dict[str, Any]:
+    """The candidate as a configuration says it, from what the configuration of the one that was searched says."""
+    skipped = list(treatment.skip_layers)
+    if treatment.realisation is Realisation.NATIVE:
+        return {**own, "dtype": treatment.dtype, "realisation": "native", "skip_layers": skipped, "k": "", "v": ""}
+    return {**own, "skip_layers": skipped}

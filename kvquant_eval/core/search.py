@@ -1,0 +1,306 @@
+"""Mixed precision: which layers carry the damage, and the cheapest set of them whose BF16 lets a dtype pass.
+
+A *unit* is what may stay in BF16 by itself, written as an entry of ``skip_layers``: a layer (``"7"``), or K or V of one
+(``"7.k"``). Everything here is a plan: which sets of units to try next, and what to make of what came back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvquant_eval.core.codec import digest
+from kvquant_eval.core.gate import CandidateResult
+from kvquant_eval.core.policy import Policy, ScoreRole
+from kvquant_eval.core.records import Decision
+from kvquant_eval.core.treatment import KVTreatment, Realisation
+
+Kept = tuple[str, ...]
+"""Units that stay in BF16, in the order of the model."""
+STEPS = 8
+"""Into so many parts the units are cut for the first look at the curve."""
+FEWEST = 8
+"""Passes beyond the ranking that a search is not begun without: baseline, controls, and a look at the curve."""
+PREDICT = 2.0
+"""Times the way from the mean drop to its bound that must fit under the margin on the conversations that choose, for
+the others to be likely to pass. With a standard error s on each half, passing there has a probability of 90% where the
+mean here is under the margin by 1.65 s + 1.28 sqrt(2) s = 3.5 s; the bound lies at 1.65 s."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One engine pass: a treatment over some golden turns, against its baseline.
+
+    ``kl``: mean KL to the baseline, nats a token. ``drop``: mean drop over all turns and gating scores, points, > 0 is
+    worse. ``worst``: the class and score whose bound comes nearest to its margin or goes furthest beyond;
+    ``worst_drop`` and ``worst_bound``: its mean drop and upper bound (points, None: no bound). ``reach``: the largest
+    share of a margin that a bound takes up, < 1 passes; ``predicted``: the same for other conversations (``PREDICT``).
+    ``bytes_per_token`` is what the format takes, None where that is not known, ``compression`` what the baseline takes
+    by it; ``kept``: the units in BF16, where it is a pass of a search.
+    """
+
+    name: str
+    decision: Decision
+    kl: float | None
+    drop: float | None
+    worst: str
+    worst_drop: float | None
+    worst_bound: float | None
+    reach: float
+    predicted: float
+    bytes_per_token: float | None
+    compression: float | None
+    kept: Kept = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """What a unit does: ``alone`` only it is quantized, ``spared`` all but it are.
+
+    ``harm``, nats a token: the mean of the KL that it brings alone and the KL that sparing it takes away, which is the
+    average of what it adds as the first and as the last of all units.
+    """
+
+    unit: str
+    alone: Pass
+    spared: Pass
+    harm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search came to. ``chosen`` is None where nothing below BF16 passes; ``sure``: the chosen one is likely to
+    pass on other conversations too. ``curve`` has every pass by its strategy, ``sensitive`` being the search's own.
+    """
+
+    chosen: Pass | None
+    sure: bool
+    curve: Mapping[str, tuple[Pass, ...]]
+    passes: int
+
+
+Measure = Callable[[Sequence[KVTreatment]], list[Pass]]
+
+
+def units_of(layers: Iterable[int], halves: bool, treatment: KVTreatment) -> Kept:
+    """What may be kept in BF16: layers, or K and V of each, without what the treatment leaves alone already."""
+    found = [
+        f"{layer}.{half}" if halves else str(layer) for layer in sorted(layers) for half in ("kv" if halves else "-")
+    ]
+    left = set(treatment.skip_layers)
+    return tuple(unit for unit in found if unit not in left and unit.partition(".")[0] not in left)
+
+
+def keeping(treatment: KVTreatment, kept: Iterable[str], name: str) -> KVTreatment:
+    """The treatment with these units in BF16 too; both halves of a layer become the layer."""
+    entries = {*treatment.skip_layers, *kept}
+    whole = {entry.partition(".")[0] for entry in entries if entry.endswith(".k") and f"{entry[:-1]}v" in entries}
+    entries = {entry for entry in entries if "." not in entry or entry.partition(".")[0] not in whole} | whole
+    return replace(treatment, name=name, skip_layers=tuple(sorted(entries, key=_place)))
+
+
+def probes(treatment: KVTreatment, units: Kept) -> list[KVTreatment]:
+    """The passes of a sensitivity analysis, beside that of all units: for each unit only it, and all but it."""
+    found = []
+    for unit in units:
+        found.append(keeping(treatment, [other for other in units if other != unit], f"only-{unit}"))
+        found.append(keeping(treatment, [unit], f"without-{unit}"))
+    return found
+
+
+def rank(units: Kept, passes: Sequence[Pass]) -> list[Sensitivity]:
+    """The units by their harm, the worst first, from the passes of ``probes``."""
+    by_name = {each.name: each for each in passes}
+    everything = _kl(by_name["all"])
+    found = [
+        Sensitivity(
+            unit=unit,
+            alone=(alone := by_name[f"only-{unit}"]),
+            spared=(spared := by_name[f"without-{unit}"]),
+            harm=(_kl(alone) + everything - _kl(spared)) / 2,
+        )
+        for unit in units
+    ]
+    return sorted(found, key=lambda each: (-each.harm, _place(each.unit)))
+
+
+def find(treatment: KVTreatment, units: Kept, ranking: Sequence[str], measure: Measure, budget: int) -> Found:
+    """The cheapest set of units in BF16 that passes, in at most ``budget`` passes.
+
+    First the curve: none, an eighth, two eighths, ... of the units in BF16, the most sensitive first. Then bisection,
+    between the largest number of most sensitive units that does not do and the smallest that does. Then the folk
+    remedies on the same bytes, at every other place of the curve. Last, each kept unit is tried without, as long as the
+    budget lasts. A set *does* that is likely to pass on other conversations (``PREDICT``); where none is, one that
+    passes.
+    """
+    trial = _Trial(treatment, measure, budget)
+    sizes = sorted({len(units) * step // STEPS for step in range(STEPS)})
+    trial.run([(SENSITIVE, in_order(ranking[:size])) for size in sizes])
+    does, sure = _standard(trial)
+    best = None if does is None else _bisect(trial, ranking, does)
+    compared = [*([len(best.kept)] if best else []), *sizes[2::2]]
+    trial.run([(name, pick(units, size)) for size in compared for name, pick in REMEDIES.items()])
+    if best and does:
+        best = _pruned(trial, ranking, best, does)
+    return trial.found(best, sure=sure)
+
+
+SENSITIVE = "sensitive"
+REMEDIES: Mapping[str, Callable[[Kept, int], Kept]] = {
+    "first": lambda units, size: units[:size],
+    "last": lambda units, size: units[len(units) - size :],
+    "both ends": lambda units, size: units[: (size + 1) // 2] + units[len(units) - size // 2 :],
+}
+"""What people keep in BF16 without looking: so many units of the model, by name."""
+
+
+class _Trial:
+    """Passes that were run, by what they keep, and how many are left."""
+
+    def __init__(self, treatment: KVTreatment, measure: Measure, budget: int) -> None:
+        self.treatment, self.measure, self.left = treatment, measure, budget
+        self.known: dict[Kept, Pass] = {}
+        self.curve: dict[str, list[Kept]] = {strategy: [] for strategy in (SENSITIVE, *REMEDIES)}
+
+    def run(self, wanted: Sequence[tuple[str, Kept]]) -> list[Pass]:
+        """The passes of these (strategy, kept) pairs, each set once; those that the budget does not allow are left
+        out.
+        """
+        new = [kept for kept in dict.fromkeys(kept for _, kept in wanted) if kept not in self.known][: self.left]
+        self.left -= len(new)
+        treatments = [keeping(self.treatment, kept, f"kept-{len(kept)}-{digest(list(kept))[:8]}") for kept in new]
+        measured = self.measure(treatments) if new else []
+        self.known |= {kept: replace(each, kept=kept) for kept, each in zip(new, measured, strict=True)}
+        done = [(strategy, kept) for strategy, kept in wanted if kept in self.known]
+        for strategy, kept in done:
+            self.curve[strategy].append(kept)
+        return [self.known[kept] for _, kept in done]
+
+    def found(self, chosen: Pass | None, *, sure: bool) -> Found:
+        curve = {
+            strategy: tuple(sorted((self.known[kept] for kept in dict.fromkeys(mine)), key=lambda each: len(each.kept)))
+            for strategy, mine in self.curve.items()
+        }
+        return Found(chosen=chosen, sure=sure, curve=curve, passes=len(self.known))
+
+
+def passes(each: Pass) -> bool:
+    """Whether the policy passes on the turns of this pass."""
+    return each.decision is Decision.PROMOTE
+
+
+def likely(each: Pass) -> bool:
+    """Whether it would be likely to pass on as many other turns too."""
+    return passes(each) and each.predicted < 1
+
+
+def _standard(trial: _Trial) -> tuple[Callable[[Pass], bool] | None, bool]:
+    """What is asked of a set, and whether that is the stricter one: what at least one pass of the curve fulfils."""
+    curve = trial.found(None, sure=False).curve[SENSITIVE]
+    if any(likely(each) for each in curve):
+        return likely, True
+    return (passes, False) if any(passes(each) for each in curve) else (None, False)
+
+
+def _bisect(trial: _Trial, ranking: Sequence[str], does: Callable[[Pass], bool]) -> Pass:
+    """The fewest most sensitive units that do, above the most that do not."""
+    curve = trial.found(None, sure=False).curve[SENSITIVE]
+    best = min((each for each in curve if does(each)), key=lambda each: len(each.kept))
+    low = max((len(each.kept) for each in curve if len(each.kept) < len(best.kept)), default=-1)
+    while len(best.kept) - low > 1:
+        middle = (low + len(best.kept)) // 2
+        tried = trial.run([(SENSITIVE, in_order(ranking[:middle]))])
+        if not tried:
+            break
+        best, low = (tried[0], low) if does(tried[0]) else (best, middle)
+    return best
+
+
+def _pruned(trial: _Trial, ranking: Sequence[str], best: Pass, does: Callable[[Pass], bool]) -> Pass:
+    """Without the units that can go: each is tried alone, then those that can are taken out together, one by one."""
+    kept = [unit for unit in reversed(ranking) if unit in best.kept]
+    tried = trial.run([(SENSITIVE, _without(best.kept, unit)) for unit in kept])
+    spare = [unit for unit, each in zip(kept, tried, strict=False) if does(each)]
+    for unit in spare:
+        fewer = trial.run([(SENSITIVE, _without(best.kept, unit))])
+        best = fewer[0] if fewer and does(fewer[0]) else best
+    return best
+
+
+def _without(kept: Kept, unit: str) -> Kept:
+    return tuple(each for each in kept if each != unit)
+
+
+def measured(
+    name: str,
+    result: CandidateResult,
+    policy: Policy,
+    *,
+    kl: float | None,
+    size: float | None,
+    plain: float,
+) -> Pass:
+    """One pass, from what the gate made of it. ``size`` and ``plain``: bytes a token of it and of its baseline."""
+    margins = {
+        (workload, name): (score, policy.scores[workload][name].margin)
+        for workload, judged in result.classes.items()
+        for name, score in judged.scores.items()
+        if score.role is ScoreRole.GATE
+    }
+    counts = sum(score.n_turns for score, _ in margins.values())
+    reach = {
+        place: (score.ci_upper / margin, (score.mean_drop + PREDICT * (score.ci_upper - score.mean_drop)) / margin)
+        if score.ci_upper is not None
+        else (math.inf, math.inf)
+        for place, (score, margin) in margins.items()
+    }
+    worst = max(reach, key=lambda place: (reach[place], place), default=None)
+    return Pass(
+        name=name,
+        decision=result.decision,
+        kl=kl,
+        drop=sum(s.n_turns * s.mean_drop for s, _ in margins.values()) / counts if counts else None,
+        worst=" ".join(worst) if worst else "",
+        worst_drop=margins[worst][0].mean_drop if worst else None,
+        worst_bound=margins[worst][0].ci_upper if worst else None,
+        reach=max((now for now, _ in reach.values()), default=math.inf),
+        predicted=max((later for _, later in reach.values()), default=math.inf),
+        bytes_per_token=size,
+        compression=plain / size if size else None,
+    )
+
+
+def in_order(units: Iterable[str]) -> Kept:
+    """In the order of the model."""
+    return tuple(sorted(units, key=_place))
+
+
+def _place(unit: str) -> tuple[bool, int, str]:
+    """Layers by number, K before V; ``sliding_window`` last."""
+    layer, _, half = unit.partition(".")
+    return not layer.isdecimal(), int(layer) if layer.isdecimal() else 0, half
+
+
+def _kl(each: Pass) -> float:
+    return math.nan if each.kl is None else each.kl
+
+
+_NATIVE = {
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+    "nvfp4": "nvfp4",
+    "int8": "int8_per_token_head",
+    "fp8_e4m3_per_token_head": "fp8_per_token_head",
+}
+"""The engine dtype that stores what a reference format rounds to. INT4 has none: vLLM's is behind a rotation."""
+
+
+def native_of(treatment: KVTreatment, name: str) -> KVTreatment | None:
+    """The native treatment of a reference; None where an engine has no such dtype, or stores K and V of a layer alike
+    and this does not.
+    """
+    k, v = treatment.formats
+    if k != v or k not in _NATIVE or any("." in entry for entry in treatment.skip_layers):
+        return None
+    return replace(treatment, name=name, dtype=_NATIVE[k], k="", v="", realisation=Realisation.NATIVE)

@@ -1,0 +1,182 @@
+"""Mixed precision for one candidate: rank its layers, find the cheapest set of them whose BF16 lets it pass.
+
+Every pass is an arm of an ordinary run folder, replayed, judged and reused like any other. What is chosen here on some
+conversations is decided by a gate on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvquant_eval.core.attest import bytes_per_token
+from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.document import kv_names
+from kvquant_eval.core.fidelity import summarise
+from kvquant_eval.core.folds import FOLDS, restrict
+from kvquant_eval.core.judge import judge
+from kvquant_eval.core.policy import Policy, ScoreRole
+from kvquant_eval.core.records import GoldenSet, Measure, Prepared
+from kvquant_eval.core.search import FEWEST, Pass, find, measured, probes, rank, units_of
+from kvquant_eval.core.search_document import Searched
+from kvquant_eval.core.settings import ReplaySettings, SearchSettings, Settings, Unit
+from kvquant_eval.core.size import nominal_bytes
+from kvquant_eval.core.text import one_line
+from kvquant_eval.core.treatment import KVTreatment, Realisation
+from kvquant_eval.io import fidelity
+from kvquant_eval.io.place import Place
+from kvquant_eval.io.runfolder import RunFolder, new_run
+from kvquant_eval.pipeline import make_ready
+from kvquant_eval.replay import Stage, places, plan_replay
+
+
+def search(settings: Settings) -> tuple[Searched, tuple[RunFolder, RunFolder]]:
+    """Rank the units and choose a set; with the runs that ranked and that chose. Raises DataError for more than one
+    candidate, a budget that does not reach, and a pass that came to nothing.
+    """
+    plan = settings.search
+    treatment, settings = _candidate(settings, plan), _forced(settings)
+    ready = make_ready(replace(settings, folds=plan.choose_folds))
+    ready.log.unlink(missing_ok=True)
+    few = restrict(ready.golden, plan.sensitivity_folds, settings.policy.scores)
+    with places(settings) as engines, ExitStack() as stack:
+        ranker = _begin(settings, few, ready.plan.prepared, "sensitivity", engines, stack)
+        everything = ranker.run([replace(treatment, name="all")])
+        units = units_of(ranker.layers, plan.unit is Unit.HALF, treatment)
+        wanted = probes(treatment, units)
+        _check_budget(plan.max_passes, ranker.passes + len(wanted) + FEWEST, len(units))
+        ranking = rank(units, [*everything, *ranker.run(wanted)])
+        share = len(plan.choose_folds) / FOLDS
+        settings = replace(settings, policy=share_of(settings.policy, share))
+        chooser = _begin(settings, ready.golden, ready.plan.prepared, "choose", engines, stack)
+        found = find(
+            treatment, units, [each.unit for each in ranking], chooser.run, plan.max_passes - ranker.passes - SHARED
+        )
+    searched = Searched(
+        treatment=treatment,
+        kv=ranker.kv,
+        golden=ready.golden,
+        prepared=ready.plan.prepared,
+        plain=chooser.plain,
+        all_kl=everything[0].kl or 0.0,
+        sensitivity=tuple(ranking),
+        found=found,
+        floors=(ranker.floor, chooser.floor),
+        passes=(ranker.passes, chooser.passes),
+    )
+    return searched, (ranker.folder, chooser.folder)
+
+
+SHARED = 4
+"""Baseline and controls of a sweep, at most (``arms.plan_arms``)."""
+
+
+def share_of(policy: Policy, share: float) -> Policy:
+    """The policy for a part of the golden set (0..1): that share of the turns that it asks for, at least one."""
+    return replace(
+        policy,
+        min_turns=max(1, round(policy.min_turns * share)),
+        min_headroom=max(1, round(policy.min_headroom * share)),
+    )
+
+
+@dataclass
+class _Sweep:
+    """Passes over the same golden turns, in one run folder with one baseline and its controls."""
+
+    settings: Settings
+    golden: GoldenSet
+    prepared: Prepared
+    folder: RunFolder
+    places: Sequence[Place]
+    passes: int = 0
+    floor: float | None = None
+    kv: Mapping[str, str] = field(default_factory=dict)
+    plain: float = 0.0
+    layers: tuple[int, ...] = ()
+    done: set[str] = field(default_factory=set)
+
+    def run(self, treatments: Sequence[KVTreatment]) -> list[Pass]:
+        """Replay and judge these treatments. Raises DataError for one that could not be compared."""
+        settings = replace(self.settings, candidates={treatment.name: treatment for treatment in treatments})
+        plan = plan_replay(settings, self.golden, self.prepared)
+        self.folder.write_plan(self.prepared)
+        records = Stage(settings, plan, self.folder, self.places).replay()
+        self.done |= {arm.name for arm in plan.arms}
+        self.passes = len(self.done)
+        judgement = judge(settings, self.prepared, self.golden.turns, records)
+        near = fidelity.read(self.folder, plan.arms, self.prepared.turns)
+        kl = {arm: summarise(turns).means.kl for (_, arm), turns in near.items()}
+        base = judgement.arms["baseline"].facts
+        if base is None:
+            raise DataError(f"{self.folder.path}: a baseline to compare with, got one that died; see its engine.log")
+        self.floor, self.plain = kl.get("placebo"), bytes_per_token(base)
+        self.layers = tuple(sorted({layer.index for worker in base.layers for layer in worker}))
+        found = []
+        for name, treatment in settings.candidates.items():
+            record, result = judgement.arms[name], judgement.results[name]
+            self.kv = self.kv or kv_names(record)
+            own = [finding.what for finding in result.findings if finding.invalid and finding.where == name]
+            if own or record.facts is None or record.unfinished or kl[name] is None:
+                why = one_line((own or [record.unfinished or "no reply that could be compared"])[0])
+                raise DataError(f"{self.folder.path}: a pass for {name}, got {why}; correct that and search again")
+            native = treatment.realisation is Realisation.NATIVE
+            size = bytes_per_token(record.facts) if native else nominal_bytes(treatment, base)
+            found.append(measured(name, result, settings.policy, kl=kl[name], size=size, plain=self.plain))
+        return found
+
+
+def _begin(
+    settings: Settings, golden: GoldenSet, prepared: Prepared, name: str, engines: Sequence[Place], stack: ExitStack
+) -> _Sweep:
+    mine = {turn.turn_id for turn in golden.turns}
+    few = replace(prepared, turns=tuple(turn for turn in prepared.turns if turn.turn_id in mine))
+    raw = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{settings.model.id.split('/')[-1]}-{'+'.join(settings.candidates)}"
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-+._") else "-" for c in raw)[:105]
+    folder = new_run(Path(settings.runs_dir), f"{safe}-{name}")
+    stack.enter_context(folder.locked())
+    return _Sweep(settings, golden, few, folder, engines)
+
+
+def _candidate(settings: Settings, plan: SearchSettings) -> KVTreatment:
+    if len(settings.candidates) != 1:
+        listed = ", ".join(settings.candidates)
+        raise DataError(f"kv: one candidate for a search, got {listed}; such as kv=[{next(iter(settings.candidates))}]")
+    (treatment,) = settings.candidates.values()
+    if plan.unit is Unit.HALF and treatment.realisation is Realisation.NATIVE:
+        rule = "layer for a native dtype (an engine stores K and V of a layer alike)"
+        raise DataError(f"search.unit: {rule}, got 'half'; choose a reference format, such as kv=[nvfp4_ref]")
+    return treatment
+
+
+def _forced(settings: Settings) -> Settings:
+    """The gating scores alone, and no more replays than they need: a search looks many times at what can decide."""
+    scores = {
+        workload: {
+            name: rule
+            for name, rule in rules.items()
+            if rule.role is ScoreRole.GATE and settings.scorers[workload][name].measure is not Measure.FREE_RUNNING
+        }
+        for workload, rules in settings.policy.scores.items()
+    }
+    scorers = {
+        workload: {name: settings.scorers[workload][name] for name in rules} for workload, rules in scores.items()
+    }
+    forced = all(scorer.measure is Measure.FORCED for each in scorers.values() for scorer in each.values())
+    return replace(
+        settings,
+        policy=replace(settings.policy, scores=scores, require=()),
+        scorers=scorers,
+        replay=ReplaySettings(),
+        generate=not forced,
+        left_out={},
+    )
+
+
+def _check_budget(most: int, needed: int, units: int) -> None:
+    if needed > most:
+        rule = f"at least {needed} to rank {units} units and to look at the curve"
+        raise DataError(f"search.max_passes: {rule}, got {most}; raise it, or set search.unit=layer")
