@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.planted_outlier [power] [layer] [head]`` (6, 18, 2). In a copy of the model that head of K is
 multiplied by 2 ** power and the queries that read it are divided by it: attention in BF16 stays as it was, bit for bit,
-but K no longer fits FP8 E4M3 at unit scale. Both models are gated on the class faq, the copy also with that layer kept
-in BF16.
+but K no longer fits FP8 E4M3 at unit scale. Both models are gated on the class faq but for fold 0; the copy also with
+that layer kept in BF16, and with scales that were calibrated on fold 0: as reference, and, where this machine stores
+FP8, out of the checkpoint that was exported.
 """
 
 from __future__ import annotations
@@ -21,26 +22,37 @@ from safetensors.torch import load_file, save_file
 
 from kvquant_eval.cli.config import home
 from kvquant_eval.core.compare import identical
+from kvquant_eval.io.calibrations import read
 from kvquant_eval.io.runfolder import RunFolder
 from kvquant_eval.worker.embedded import materialise
+from tests.fakes.fp8 import NATIVE
 
 SKIPPING = "+kv.skipping={dtype: fp8_e4m3, realisation: reference, skip_layers: ['%d']}"
+CALIBRATED = "+kv.calibrated={dtype: fp8_e4m3, realisation: reference, scales: calibrated, scales_from: %s/scales.json}"
+UNIT = "kv=[fp8_e4m3_ref,fp8_e4m3]" if NATIVE else "kv=[fp8_e4m3_ref]"
+OTHERS = "golden.folds=[1,2,3,4,5,6,7]"
 
 
 def main(power: int = 6, layer: int = 18, head: int = 2) -> None:
-    """Print what both gates found."""
+    """Print what all gates found."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         original = materialise(home() / ".cache").path
         planted = plant(original, folder / "planted", power, layer, head)
-        plain, spiked = gate(folder, original, layer), gate(folder, planted, layer)
+        made = run("calibrate", folder / "calibration", planted, "golden.folds=[0]", "kv=[fp8_e4m3_ref]")
+        half = next(each for each in read(made.path / "scales.json").layers if each.index == layer).k
+        print(f"calibrated on fold 0: |K| of layer {layer} reaches {half.largest} by head, its scale is {half.scales}")
+        skipping, profile = SKIPPING % layer, "report.range_profile=true"
+        plain = run("gate", folder / "plain", original, OTHERS, UNIT, skipping, profile)
+        spiked = run("gate", folder / "spiked", planted, OTHERS, UNIT, skipping, profile, CALIBRATED % made.path)
         same = identical(plain.arm("baseline").replays(), spiked.arm("baseline").replays())
         print(f"K of layer {layer}, head {head} times 2 ** {power}; BF16 replays and logprobs bit-equal: {same}")
-        for title, run in (("as it was", plain), ("planted", spiked)):
-            found: dict[str, Any] = json.loads((run.path / "decision.json").read_text())
-            print(f"\n{title}:", *found["ranges"]["sentences"], sep="\n  ")
-            for candidate in found["candidates"]:
-                print(f"  {candidate['name']}: {told(candidate, found['fidelity'][candidate['name']]['all'])}")
+        told("as it was", plain)
+        told("planted", spiked)
+        if NATIVE:
+            told(
+                "planted, exported", run("gate", folder / "exported", made.path / "checkpoint", OTHERS, "kv=[fp8_e4m3]")
+            )
 
 
 def plant(source: Path, target: Path, power: int, layer: int, head: int) -> Path:
@@ -58,28 +70,30 @@ def plant(source: Path, target: Path, power: int, layer: int, head: int) -> Path
     return target
 
 
-def gate(folder: Path, model: Path, layer: int) -> RunFolder:
-    """A gate on one class, with the range profile."""
-    runs = folder / f"runs-{model.name}"
+def run(verb: str, runs: Path, model: Path, *overrides: str) -> RunFolder:
+    """A gate, or a calibration, on one class."""
     template = home() / "conf/model/smollm2_tools.jinja"
     subprocess.run(
         [
-            sys.executable, "-m", "kvquant_eval.cli.main", "gate", "model=folder", "model.id=test/planted",
+            sys.executable, "-m", "kvquant_eval.cli.main", verb, "model=folder", "model.id=test/planted",
             f"model.path={model}", f"model.chat_template={template}", "tracking=none", "workload=[faq]",
-            "gate.hardest=faq", "gate.min_turns=40", "kv=[fp8_e4m3_ref]", SKIPPING % layer,
-            "report.range_profile=true", f"runs_dir={runs}",
+            "gate.hardest=faq", "gate.min_turns=30", *overrides, f"runs_dir={runs}",
         ],
         check=False, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    (run,) = runs.iterdir()
-    return RunFolder(run)
+    (made,) = runs.iterdir()
+    return RunFolder(made)
 
 
-def told(candidate: dict[str, Any], near: dict[str, Any]) -> str:
-    """A candidate in one line."""
-    scores = candidate["classes"]["faq"]["scores"]
-    drops = ", ".join(f"{name} {scores[name]['mean_drop']:+.2f}" for name in ("gl_reply", "gl_span"))
-    return f"{candidate['decision']}; KL {near['kl']:.4f} nats a token; mean drops: {drops}"
+def told(title: str, run: RunFolder) -> None:
+    """What the range profile says, if there is one, and each candidate in one line."""
+    found: dict[str, Any] = json.loads((run.path / "decision.json").read_text())
+    print(f"\n{title}:", *found.get("ranges", {}).get("sentences", []), sep="\n  ", flush=True)
+    for candidate in found["candidates"]:
+        scores, near = candidate["classes"]["faq"]["scores"], found["fidelity"][candidate["name"]]["all"]
+        drops = ", ".join(f"{name} {scores[name]['mean_drop']:+.2f}" for name in ("gl_reply", "gl_span"))
+        scales = f"{candidate['kv']['scales']['kind']}, K {candidate['kv']['scales']['k']}"
+        print(f"  {candidate['name']} (scales {scales}): {candidate['decision']}; KL {near['kl']:.4f}; drops: {drops}")
 
 
 if __name__ == "__main__":

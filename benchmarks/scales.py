@@ -26,7 +26,7 @@ from kvquant_eval.io import fidelity
 from kvquant_eval.io.export import export
 from kvquant_eval.io.runfolder import RunFolder, new_run
 from kvquant_eval.pipeline import make_ready
-from kvquant_eval.replay import Stage
+from kvquant_eval.replay import Stage, places
 
 Rule = Callable[[float, float], float]
 FORMAT = "fp8_e4m3"
@@ -83,7 +83,8 @@ def show(title: str, settings: Settings, treatments: Mapping[str, KVTreatment], 
     blocks = [replace(block, waves=block.waves[:1]) for block in ready.plan.blocks]
     arms = [arm for arm in ready.plan.arms if arm.role is not Role.CONTROL]
     run = new_run(folder / "runs", title.replace(" ", "_").replace("/", "by"))
-    records = Stage(settings, replace(ready.plan, blocks=blocks, arms=arms), run).replay()
+    with places(settings) as engines:
+        records = Stage(settings, replace(ready.plan, blocks=blocks, arms=arms), run, engines).replay()
     near = fidelity.read(run, arms, ready.plan.prepared.turns)
     for record in records:
         told(title, names, record, run)

@@ -56,7 +56,7 @@ class ReplayPlan:
 def plan_replay(settings: Settings, golden: GoldenSet, prepared: Prepared) -> ReplayPlan:
     """Cut the turns into blocks, the same for every arm; free-running conversations come last."""
     blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests, settings.generate)
-    arms = [with_scales(arm, prepared.scales) for arm in plan_arms(settings)]
+    arms = with_scales(plan_arms(settings), prepared.scales)
     if settings.replay.mode is ReplayMode.FREE_RUNNING:
         rollouts = make_rollouts(golden.turns, prepared.turns, settings.sampling, settings.replay.on_divergence)
         blocks += rollout_blocks(rollouts, settings.block_requests, len(blocks))
@@ -208,6 +208,7 @@ class Stage:
             top_logprobs=self.settings.engine.top_logprobs,
             chat_template=self.plan.prepared.chat_template,
             profile=arm.profile,
+            profile_scales=arm.profile_scales,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,8 @@ class Arm:
     """One treatment to run over the plan.
 
     ``baseline`` names the arm it is compared with (itself for a baseline); ``order_seed`` shuffles the blocks when set;
-    ``accept`` lists engine settings that differ from the baseline on purpose; ``profile`` as in ``EngineSpec``.
+    ``accept`` lists engine settings that differ from the baseline on purpose; ``profile`` and ``profile_scales`` as in
+    ``EngineSpec``.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Arm:
     order_seed: int | None = None
     accept: tuple[str, ...] = ()
     profile: tuple[str, ...] = ()
+    profile_scales: tuple[LayerScales, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +85,20 @@ def plan_arms(settings: Settings) -> tuple[Arm, ...]:
     return tuple(replace(arm, profile=formats) if arm.name == eager.name else arm for arm in arms)
 
 
-def with_scales(arm: Arm, scales: tuple[LayerScales, ...]) -> Arm:
-    """The arm with the scales of the checkpoint as its own, where it takes them from there."""
+def with_scales(arms: Sequence[Arm], scales: tuple[LayerScales, ...]) -> tuple[Arm, ...]:
+    """The arms with the scales of the checkpoint as their own, where they take them from there.
+
+    The range profile looks under the scales of the candidates that have any range, where they agree on one a layer;
+    else under unit scales.
+    """
+    given = tuple(_with_scales(arm, scales) for arm in arms)
+    used = {arm.treatment.layer_scales for arm in given if arm.role is Role.CANDIDATE and arm.treatment.takes_scales}
+    profile = used.pop() if len(used) == 1 else ()
+    single = all(len(half) == 1 for layer in profile for half in (layer.k, layer.v))
+    return tuple(replace(arm, profile_scales=profile) if arm.profile and single else arm for arm in given)
+
+
+def _with_scales(arm: Arm, scales: tuple[LayerScales, ...]) -> Arm:
     kv = arm.treatment
     taken = kv.takes_scales and kv.scales is ScaleSource.CHECKPOINT
     return replace(arm, treatment=replace(kv, layer_scales=scales)) if taken else arm
@@ -110,6 +124,7 @@ def ingredients(
     """
     return {
         **({"profile": list(arm.profile)} if arm.profile else {}),
+        **({"profile_scales": [to_data(each) for each in arm.profile_scales]} if arm.profile_scales else {}),
         "role": str(arm.role),
         "treatment": to_data(arm.treatment),
         "args": dict(arm.args),

@@ -17,6 +17,8 @@ from kvquant_eval.core.scales import (
 )
 from kvquant_eval.core.settings import Settings
 
+LARGEST_BF16 = (2 - 2**-7) * 2.0**127
+
 
 def formats_to_calibrate(settings: Settings) -> tuple[str, str]:
     """K's and V's format, of all candidates. Raises DataError where they differ or have no fixed range."""
@@ -47,6 +49,9 @@ def calibration_of(settings: Settings, golden: GoldenSet, prepared: Prepared, re
         layers=calibrated(record.ranges, (k_format, v_format), settings.per),
     )
     check_scales("calibrate", made.scales)
+    for layer in made.layers:
+        if max(*layer.k.largest, *layer.v.largest) >= LARGEST_BF16:  # what is not finite was counted as that
+            raise DataError(f"calibrate: finite K and V, got others in layer {layer.index}; name another model")
     return made
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvquant_eval.core.records import MEASURED, Block, BlockResult, Json
+from kvquant_eval.core.scales import LayerScales
 from kvquant_eval.core.treatment import KVTreatment
 
 
@@ -37,7 +38,8 @@ class Engine(Protocol):
 class EngineSpec:
     """What it takes to start one arm's engine: a local model folder or hub id, a treatment, and engine arguments that
     are the same in every arm. ``chat_template`` (its text) renders the history of free-running conversations.
-    ``profile``: the formats under which K and V are looked at before they are stored (empty: they are not).
+    ``profile``: the formats under which K and V are looked at before they are stored (empty: they are not), at
+    ``profile_scales``, one number a layer (none: 1.0).
     """
 
     model: str
@@ -47,6 +49,7 @@ class EngineSpec:
     top_logprobs: int = 20
     chat_template: str = ""
     profile: tuple[str, ...] = ()
+    profile_scales: tuple[LayerScales, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

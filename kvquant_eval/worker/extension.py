@@ -14,6 +14,7 @@ from torch import Tensor
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 
 from kvquant_eval.core.codec import from_data, to_data
+from kvquant_eval.core.scales import LayerScales
 from kvquant_eval.core.stored import StoredLayer
 from kvquant_eval.core.treatment import SLIDING_WINDOW, KVTreatment, canonical_dtype, together
 from kvquant_eval.worker.formats import FORMATS, scaled
@@ -89,18 +90,20 @@ class KVExtension:
                 audit.reset()
         return found
 
-    def kv_profile(self, formats: list[str]) -> int:
+    def kv_profile(self, formats: list[str], scales: Sequence[Any] = ()) -> int:
         """Look at K and V of each layer from now on (see ``ranges``), under those of ``formats`` that there is a
-        function for; return how many layers are looked at. Layers without K and V of their own (MLA, shared) are not.
+        function for, at ``scales`` (LayerScales as plain data, one number each; 1.0 for other layers); return how many
+        layers are looked at. Layers without K and V of their own (MLA, shared) are not.
         """
-        known = [name for name in formats if name in FORMATS]
+        known, unit = [name for name in formats if name in FORMATS], (1.0, 1.0)
+        given = {each.index: (each.k[0], each.v[0]) for each in (from_data(LayerScales, s, "scales") for s in scales)}
         layers = [
-            layer
-            for _, layer in self._layers()
+            (_index(name), layer)
+            for name, layer in self._layers()
             if _has_k_and_v(layer) and getattr(layer, "kv_sharing_target_layer_name", None) is None
         ]
-        for layer in layers:
-            layer.kvquant_ranges = RangeProbe(layer, known, self.model_runner.device)
+        for index, layer in layers:
+            layer.kvquant_ranges = RangeProbe(layer, known, self.model_runner.device, given.get(index, unit))
             layer.register_forward_pre_hook(layer.kvquant_ranges)
         return len(layers)
 

@@ -64,7 +64,8 @@ class VllmEngine:
         if args.get("enforce_eager"):  # a compiled engine may store K and V where no Python sees it
             self.llm.collective_rpc("kv_audit")
         if spec.profile:
-            self.llm.collective_rpc("kv_profile", args=(list(spec.profile),))
+            scales = [to_data(each) for each in spec.profile_scales]
+            self.llm.collective_rpc("kv_profile", args=(list(spec.profile), scales))
         if reference:
             self.treat(treatment)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from kvquant_eval.cli.config import build, compose
 from kvquant_eval.core.codec import DataError
+from kvquant_eval.core.scales import LayerScales
 
 NAN, INF = float("nan"), float("inf")
 RANGES = [
@@ -248,3 +251,30 @@ def test_nothing_of_a_composition_is_left_for_the_next(overrides: list[str]) -> 
 
 def test_the_same_thing_said_twice_is_no_contradiction() -> None:
     assert build(compose(["gate.min_turns=20", "gate.min_turns=20"])).policy.min_turns == 20
+
+
+def test_a_run_folder_needs_no_file_of_scales(tmp_path: Path) -> None:
+    """The configuration has the calibration in the place of its path, and is built again without the file."""
+    path, half = tmp_path / "scales.json", {"largest": [3.0, 10.0], "scales": [0.03125]}
+    data = {
+        "schema_version": 1,
+        "model": "m",
+        "revision": None,
+        "weights_sha256": "w",
+        "model_dtype": "bfloat16",
+        "golden": "g 1",
+        "golden_sha256": "g",
+        "folds": [0],
+        "conversations": ["c"],
+        "per": "layer",
+        "k_format": "fp8_e4m3",
+        "v_format": "fp8_e4m3",
+        "layers": [{"index": 0, "k": half, "v": half}],
+    }
+    path.write_text(json.dumps(data))
+    asked = ["kv=[fp8_e4m3_ref]", "kv.fp8_e4m3_ref.scales=calibrated", f"kv.fp8_e4m3_ref.scales_from={path}"]
+    made = build(compose(asked))
+    assert made.candidates["fp8_e4m3_ref"].layer_scales == (LayerScales(index=0, k=(0.03125,), v=(0.03125,)),)
+    assert made.config["kv"]["fp8_e4m3_ref"]["scales_from"] == data
+    path.unlink()
+    assert build(yaml.safe_load(yaml.safe_dump(dict(made.config)))) == made

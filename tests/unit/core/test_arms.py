@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from kvquant_eval.core.arms import Arm, differences, ingredients, plan_arms
+from kvquant_eval.core.arms import Arm, differences, ingredients, plan_arms, with_scales
 from kvquant_eval.core.codec import DataError, digest
 from kvquant_eval.core.plan import make_blocks, plan_sha256
 from kvquant_eval.core.records import Prepared, Role, Sampling
+from kvquant_eval.core.scales import LayerScales, ScaleSource
 from kvquant_eval.core.settings import PlaceboKind, ReportSettings, Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 from tests.fakes.gate import reference, settings, treatments
@@ -206,3 +207,26 @@ def test_what_changed_is_named(made: Settings) -> None:
         "golden: bbbbbbbbbbbb, now dddddddddddd",
         "versions.vllm: 0.32.0, now 0.33.0",
     ]
+
+
+SCALES = (LayerScales(index=0, k=(0.5,), v=(2.0,)),)
+
+
+def test_the_scales_of_a_checkpoint_are_those_of_the_arms_that_take_them(tmp_path: Path) -> None:
+    asked = {**treatments("fp8", "unit"), **reference("ref", "fp8_e5m2"), **reference("int", "int8")}
+    asked["unit"] = replace(asked["unit"], scales=ScaleSource.UNIT)
+    found = {arm.name: arm.treatment.layer_scales for arm in with_scales(plan_arms(settings(tmp_path, asked)), SCALES)}
+    assert {name for name, scales in found.items() if scales == SCALES} == {"fp8", "ref"}
+    assert {name for name, scales in found.items() if scales == ()} == found.keys() - {"fp8", "ref"}
+
+
+@pytest.mark.parametrize(("source", "seen"), [(ScaleSource.CHECKPOINT, SCALES), (ScaleSource.UNIT, ())])
+def test_the_range_profile_is_taken_under_the_scales_that_candidates_agree_on(
+    tmp_path: Path, source: ScaleSource, seen: tuple[LayerScales, ...]
+) -> None:
+    asked = {**treatments("fp8"), **reference("ref", "fp8_e4m3"), **reference("int", "int8")}
+    asked["ref"] = replace(asked["ref"], scales=source)
+    planned = plan_arms(settings(tmp_path, asked, report=ReportSettings(range_profile=True)))
+    assert {a.name: a.profile_scales for a in with_scales(planned, SCALES) if a.profile} == {"baseline": seen}
+    several = (LayerScales(index=0, k=(0.5, 1.0), v=(2.0,)),)
+    assert all(not arm.profile_scales for arm in with_scales(planned, several)), "it has no scales of single heads"

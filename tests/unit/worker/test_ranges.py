@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from kvquant_eval.core.arms import Arm, ArmRecord
+from kvquant_eval.core.codec import from_data, to_data
 from kvquant_eval.core.range_profile import profile
 from kvquant_eval.core.ranges import HeadCounts, LayerRanges, joined
 from kvquant_eval.core.records import Role
-from kvquant_eval.core.scales import LARGEST
+from kvquant_eval.core.scales import LARGEST, LayerScales
 from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.worker.extension import KVExtension
 from kvquant_eval.worker.formats import FORMATS
@@ -133,6 +134,19 @@ def test_a_worker_passes_k_and_v_on_bit_for_bit_and_reports_once() -> None:
     assert found[0]["k"]["heads"][0]["largest"] == k[:, :SIZE].abs().max().item()
     assert list(found[0]["k"]["heads"][0]["formats"]) == ["fp8_e4m3"]
     assert [head["largest"] for layer in worker.kv_ranges() for head in layer["k"]["heads"]] == [0.0] * 6
+
+
+def test_what_a_format_clips_at_the_scales_in_use() -> None:
+    worker, x = Worker(), torch.full((2, HEADS * SIZE), 900.0).bfloat16()
+    scales = [to_data(LayerScales(index=i, k=(2.0 ** (i + 1),), v=(1.0,))) for i in (0, 1)]
+    worker.kv_profile(["fp8_e4m3"], scales)
+    for layer in worker.model:
+        layer(x, x, x)
+    found = [from_data(LayerRanges, each, "") for each in worker.kv_ranges()]
+    assert [layer.k.scale for layer in found] == [2.0, 4.0, 1.0]
+    assert [layer.k.limits["fp8_e4m3"] for layer in found] == [896.0, 1792.0, 448.0]
+    assert [layer.k.heads[0].formats["fp8_e4m3"].beyond > 0 for layer in found] == [True, False, True]
+    assert all(layer.v.scale == 1.0 for layer in found)
 
 
 def test_layers_without_k_and_v_of_their_own_are_left_alone() -> None:
