@@ -19,13 +19,13 @@ from kvquant_eval.core.fidelity import summarise
 from kvquant_eval.core.folds import FOLDS, restrict
 from kvquant_eval.core.judge import judge
 from kvquant_eval.core.policy import Policy, ScoreRole
-from kvquant_eval.core.records import GoldenSet, Measure, Prepared
+from kvquant_eval.core.records import GoldenSet, Measure, Prepared, Role
 from kvquant_eval.core.search import FEWEST, Pass, find, measured, probes, rank, units_of
 from kvquant_eval.core.search_document import Searched
 from kvquant_eval.core.settings import ReplaySettings, SearchSettings, Settings, Unit
 from kvquant_eval.core.size import nominal_bytes
 from kvquant_eval.core.text import one_line
-from kvquant_eval.core.treatment import KVTreatment, Realisation
+from kvquant_eval.core.treatment import UNQUANTIZED, KVTreatment, Realisation
 from kvquant_eval.io import fidelity
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.place import Place
@@ -111,7 +111,11 @@ class _Sweep:
         self.passes = len(self.done)
         judgement = judge(settings, self.prepared, self.golden.turns, records)
         near = fidelity.read(self.folder, plan.arms, self.prepared.turns)
-        kl = {arm: summarise(turns).means.kl for (_, arm), turns in near.items()}
+        kl = {
+            arm.name: summarise(near[arm.baseline, arm.name]).means.kl
+            for arm in plan.arms
+            if arm.role is not Role.BASELINE
+        }
         base = judgement.arms["baseline"].facts
         if base is None:
             raise DataError(f"{self.folder.path}: a baseline to compare with, got one that died; see its engine.log")
@@ -148,6 +152,9 @@ def _candidate(settings: Settings, plan: SearchSettings) -> KVTreatment:
         listed = ", ".join(settings.candidates)
         raise DataError(f"kv: one candidate for a search, got {listed}; such as kv=[{next(iter(settings.candidates))}]")
     (treatment,) = settings.candidates.values()
+    if {*treatment.formats} <= {*UNQUANTIZED}:
+        rule = "a candidate that is quantized"
+        raise DataError(f"kv: {rule}, got {treatment.requested}, which has nothing to keep in BF16; name another")
     if plan.unit is Unit.HALF and treatment.realisation is Realisation.NATIVE:
         rule = "layer for a native dtype (an engine stores K and V of a layer alike)"
         raise DataError(f"search.unit: {rule}, got 'half'; choose a reference format, such as kv=[nvfp4_ref]")

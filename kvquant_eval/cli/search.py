@@ -17,6 +17,7 @@ from kvquant_eval.core.search import REMEDIES, in_order, keeping, native_of
 from kvquant_eval.core.search_document import Searched, search_document
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation
+from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.report import search as report
 from kvquant_eval.io.runfolder import write_json
 from kvquant_eval.pipeline import GateRun, gate
@@ -28,8 +29,14 @@ def run(data: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], Pa
     document and that folder. Raises DataError, EngineDied.
     """
     began = time.monotonic()
-    found, folders = search(settings)
-    confirmed, notes = _confirm(data, settings, found) if found.found.chosen else (None, [])
+    try:
+        found, folders = search(settings)
+        confirmed, notes = _confirm(data, settings, found) if found.found.chosen else (None, [])
+    except (DataError, EngineDied):
+        raise
+    except BaseException as error:
+        error.add_note("the same command uses again what was replayed")
+        raise
     decided = search_document(settings, found, confirmed.document if confirmed else None, notes)
     folder = folders[1].path
     document = {

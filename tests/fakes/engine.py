@@ -39,7 +39,15 @@ from kvquant_eval.core.treatment import KVTreatment, Realisation, together
 from kvquant_eval.core.walk import Walk
 
 LAYERS = 4
-NOISE = {"bfloat16": 0.0, "placebo": 0.002, "fp8_e4m3": 0.004, "fp8_e5m2": 0.008, "int8": 0.003, "nvfp4": 0.01}
+NOISE = {
+    "bfloat16": 0.0,
+    "placebo": 0.002,
+    "fp8_e4m3": 0.004,
+    "fp8_e5m2": 0.008,
+    "int8": 0.003,
+    "int4": 0.01,
+    "nvfp4": 0.01,
+}
 """Half width (nats) of what a dtype does to each log probability, both ways alike."""
 
 VERSIONS = {"python": "3", "vllm": "none"}

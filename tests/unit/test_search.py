@@ -136,6 +136,7 @@ def test_reference_passes_share_an_engine(tmp_path: Path) -> None:
     ("candidates", "plan", "line"),
     [
         (treatments("a", "b"), {}, "kv: one candidate for a search, got a, b; such as kv=[a]"),
+        (treatments("bfloat16", dtype="bfloat16"), {}, "kv: a candidate that is quantized, got bfloat16"),
         (NATIVE, {"unit": Unit.HALF}, "search.unit: layer for a native dtype"),
         (NATIVE, {"max_passes": 12}, "search.max_passes: at least 20 to rank 4 units"),
     ],

@@ -55,7 +55,7 @@ def _decision(document: Data, called: str) -> Section:
         size = number(chosen["bytes_per_token"], ",.0f")
         rows += [
             ("stays in BF16", ", ".join(chosen["kept"]) or "nothing"),
-            ("bytes a token", f"{size}, {number(chosen['compression'], '.2f')} times less than the baseline"),
+            ("bytes a token", f"{size}; the baseline takes {number(chosen['compression'], '.2f')} times as much"),
             ("vLLM", document["flags"] or "no engine dtype stores K and V so; a reference shows what it would do"),
         ]
     return Section(
@@ -113,6 +113,7 @@ def _layer(each: Data) -> int:
 
 
 def _curve(document: Data, called: str) -> Section:
+    chosen = document["chosen"]
     columns = (
         "strategy",
         "kept",
@@ -127,7 +128,7 @@ def _curve(document: Data, called: str) -> Section:
     )
     rows = tuple(
         (
-            strategy,
+            f"{strategy} (chosen)" if chosen and each["name"] == chosen["name"] else strategy,
             str(len(each["kept"])),
             number(each["bytes_per_token"], ",.0f"),
             number(each["compression"], ".2f"),

@@ -58,7 +58,7 @@ def _plot(panel: Panel, figure: Figure) -> None:
     axes = figure.subplots()
     lines = panel.y_label != DROP
     bottom = 0.22 if panel.ticks else 0.16
-    figure.subplots_adjust(left=0.2 if panel.log else 0.14, right=0.97, top=0.76 if lines else 0.82, bottom=bottom)
+    figure.subplots_adjust(left=0.2 if lines else 0.14, right=0.97, top=0.76 if lines else 0.82, bottom=bottom)
     if panel.band:
         axes.axhspan(*panel.band, color=BAND, alpha=0.25, linewidth=0, label="placebo")
     if panel.log:
