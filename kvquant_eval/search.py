@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvquant_eval.core.attest import bytes_per_token
+from kvquant_eval.core.attest import bytes_per_token, layers_quantized
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.document import kv_names
 from kvquant_eval.core.fidelity import summarise
@@ -87,7 +87,11 @@ def share_of(policy: Policy, share: float) -> Policy:
 
 @dataclass
 class _Sweep:
-    """Passes over the same golden turns, in one run folder with one baseline and its controls."""
+    """Passes over the same golden turns, in one run folder with one baseline and its controls.
+
+    ``floor``: the placebo's KL, nats a token; ``plain``: the baseline's bytes a token; ``layers`` and ``kv``: which are
+    quantized, and as what, in the first pass.
+    """
 
     settings: Settings
     golden: GoldenSet
@@ -120,7 +124,6 @@ class _Sweep:
         if base is None:
             raise DataError(f"{self.folder.path}: a baseline to compare with, got one that died; see its engine.log")
         self.floor, self.plain = kl.get("placebo"), bytes_per_token(base)
-        self.layers = tuple(sorted({layer.index for worker in base.layers for layer in worker}))
         found = []
         for name, treatment in settings.candidates.items():
             record, result = judgement.arms[name], judgement.results[name]
@@ -129,6 +132,7 @@ class _Sweep:
             if own or record.facts is None or record.unfinished or kl[name] is None:
                 why = one_line((own or [record.unfinished or "no reply that could be compared"])[0])
                 raise DataError(f"{self.folder.path}: a pass for {name}, got {why}; correct that and search again")
+            self.layers = self.layers or tuple(layers_quantized(record.facts)[0])
             native = treatment.realisation is Realisation.NATIVE
             size = bytes_per_token(record.facts) if native else nominal_bytes(treatment, base)
             found.append(measured(name, result, settings.policy, kl=kl[name], size=size, plain=self.plain))

@@ -14,7 +14,7 @@ from kvquant_eval.core.codec import digest
 from kvquant_eval.core.gate import CandidateResult
 from kvquant_eval.core.policy import Policy, ScoreRole
 from kvquant_eval.core.records import Decision
-from kvquant_eval.core.treatment import KVTreatment, Realisation
+from kvquant_eval.core.treatment import UNQUANTIZED, KVTreatment, Realisation
 
 Kept = tuple[str, ...]
 """Units that stay in BF16, in the order of the model."""
@@ -85,12 +85,14 @@ Measure = Callable[[Sequence[KVTreatment]], list[Pass]]
 
 
 def units_of(layers: Iterable[int], halves: bool, treatment: KVTreatment) -> Kept:
-    """What may be kept in BF16: layers, or K and V of each, without what the treatment leaves alone already."""
-    found = [
-        f"{layer}.{half}" if halves else str(layer) for layer in sorted(layers) for half in ("kv" if halves else "-")
-    ]
-    left = set(treatment.skip_layers)
-    return tuple(unit for unit in found if unit not in left and unit.partition(".")[0] not in left)
+    """What may be kept in BF16: the layers that the treatment quantizes, or those of their halves that it does."""
+    quantized = {
+        layer: [half for half, fmt in zip("kv", treatment.at(layer), strict=True) if fmt not in UNQUANTIZED]
+        for layer in sorted(layers)
+    }
+    if halves:
+        return tuple(f"{layer}.{half}" for layer, mine in quantized.items() for half in mine)
+    return tuple(str(layer) for layer, mine in quantized.items() if mine)
 
 
 def keeping(treatment: KVTreatment, kept: Iterable[str], name: str) -> KVTreatment:
