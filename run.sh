@@ -15,6 +15,8 @@ usage: ./run.sh [verb] [arguments]
 
   quickstart   the default: gate the embedded model, explain the exit status
   gate         kvquant-eval gate: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID
+  search       kvquant-eval search: mixed precision for a dtype that is held
+  calibrate    kvquant-eval calibrate: scales for FP8, and a checkpoint that has them
   golden       kvquant-golden: import, lint, stats, show or pin golden turns
   ui           mlflow's pages over the recorded runs, on 127.0.0.1:5000
   test         check, then every test; with arguments only pytest with them
@@ -164,19 +166,19 @@ run_tests() {
     (($# == 0)) || exec "$bin/pytest" "$@"
     check
     "$bin/pytest" -m 'not integration and not gpu' --numprocesses 2 --dist worksteal
-    exec "$bin/pytest" -m 'integration or gpu' --numprocesses 2 --dist loadfile --no-loadscope-reorder
+    exec "$bin/pytest" tests/integration tests/gpu -m 'integration or gpu' --numprocesses 2 --dist loadfile --no-loadscope-reorder
 }
 
 verb=${1:-quickstart}
 shift $(($# > 0))
 case $verb in
     help | -h | --help) usage && exit ;;
-    setup | quickstart | gate | golden | ui | test | check) setup ;;
+    setup | quickstart | gate | search | calibrate | golden | ui | test | check) setup ;;
     *) die "unknown verb '$verb'; ./run.sh help lists them" ;;
 esac
 case $verb in
     quickstart) quickstart "$@" ;;
-    gate) exec "$bin/kvquant-eval" gate "$@" ;;
+    gate | search | calibrate) exec "$bin/kvquant-eval" "$verb" "$@" ;;
     golden) exec "$bin/kvquant-golden" "$@" ;;
     ui) ui "$@" ;;
     test) run_tests "$@" ;;
