@@ -153,4 +153,5 @@ def _memory(kv: Mapping[str, Any]) -> str:
         f"KV cache: {kv['bytes_per_token']:,.0f} bytes a token ({kv['bytes_ratio']:.2f} of the baseline), "
         f"room for {kv['capacity_tokens']:,} tokens ({kv['capacity_ratio']:.2f} of the baseline), "
         f"{kv['layers_quantized']} layers quantized"
+        + (f"; the format takes {kv['nominal_bytes_per_token']:,.0f}" if "nominal_bytes_per_token" in kv else "")
     )

@@ -168,6 +168,8 @@ def _gains(kv: Data) -> tuple[tuple[str, str], ...]:
     if kv["realisation"] == "reference":
         share = f"{kv['second_rounding_share']:.4%} of K and V values"
         facts.append(("stored as", "bfloat16: a reference format shows the numerics and saves nothing here"))
+        if "nominal_bytes_per_token" in kv:
+            facts.append(("the format takes", f"{kv['nominal_bytes_per_token']:,.0f} bytes per token"))
         facts.append(("second rounding", f"{share} did not fit BF16 exactly"))
     return tuple(facts)
 
