@@ -18,9 +18,10 @@ from kvquant_eval.core.document import kv_names
 from kvquant_eval.core.fidelity import summarise
 from kvquant_eval.core.folds import FOLDS, restrict
 from kvquant_eval.core.judge import judge
+from kvquant_eval.core.mixed import probes, units_of
 from kvquant_eval.core.policy import Policy, ScoreRole
 from kvquant_eval.core.records import GoldenSet, Measure, Prepared, Role
-from kvquant_eval.core.search import FEWEST, Pass, find, measured, probes, rank, units_of
+from kvquant_eval.core.search import FEWEST, Pass, find, measured, rank
 from kvquant_eval.core.search_document import Searched
 from kvquant_eval.core.settings import ReplaySettings, SearchSettings, Settings, Unit
 from kvquant_eval.core.size import nominal_bytes

@@ -12,8 +12,9 @@ from kvquant_eval.cli.config import build
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.folds import FOLDS
+from kvquant_eval.core.mixed import in_order, keeping, native_of
 from kvquant_eval.core.scales import ScaleSource
-from kvquant_eval.core.search import REMEDIES, in_order, keeping, native_of
+from kvquant_eval.core.search import REMEDIES
 from kvquant_eval.core.search_document import Searched, search_document
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation

@@ -8,8 +8,9 @@ from typing import Any
 
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.document import policy_sha256
+from kvquant_eval.core.mixed import keeping, native_of
 from kvquant_eval.core.records import Decision, GoldenSet, Prepared
-from kvquant_eval.core.search import SENSITIVE, Found, Sensitivity, keeping, native_of
+from kvquant_eval.core.search import SENSITIVE, Found, Sensitivity
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 

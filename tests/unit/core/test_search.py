@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
+from kvquant_eval.core.mixed import Kept, in_order, keeping, probes, units_of
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Decision, Verdict
-from kvquant_eval.core.search import Kept, Pass, find, in_order, keeping, measured, probes, rank, units_of
+from kvquant_eval.core.search import Pass, find, measured, rank
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 
 NVFP4 = KVTreatment(name="nvfp4_ref", dtype="nvfp4", realisation=Realisation.REFERENCE)
