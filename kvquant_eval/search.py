@@ -13,25 +13,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvquant_eval.core.attest import bytes_per_token, layers_quantized
+from kvquant_eval.core.calibration import refuse_unfit
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.document import kv_names
 from kvquant_eval.core.fidelity import summarise
 from kvquant_eval.core.folds import FOLDS, restrict
-from kvquant_eval.core.judge import judge
+from kvquant_eval.core.judge import asked, judge
 from kvquant_eval.core.mixed import probes, units_of
 from kvquant_eval.core.policy import Policy, ScoreRole
-from kvquant_eval.core.records import GoldenSet, Measure, Prepared, Role
+from kvquant_eval.core.records import Finding, GoldenSet, Measure, Prepared, Role
 from kvquant_eval.core.search import FEWEST, Pass, find, measured, rank
 from kvquant_eval.core.search_document import Searched
 from kvquant_eval.core.settings import ReplaySettings, SearchSettings, Settings, Unit
 from kvquant_eval.core.size import nominal_bytes
 from kvquant_eval.core.text import one_line
 from kvquant_eval.core.treatment import UNQUANTIZED, KVTreatment, Realisation
+from kvquant_eval.evidence import executable, gather, oracles
 from kvquant_eval.io import fidelity
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.place import Place
 from kvquant_eval.io.runfolder import RunFolder, new_run
-from kvquant_eval.pipeline import make_ready
+from kvquant_eval.pipeline import make_ready, named
 from kvquant_eval.replay import Stage, places, plan_replay
 
 
@@ -40,17 +42,19 @@ def search(settings: Settings) -> tuple[Searched, tuple[RunFolder, RunFolder]]:
     candidate, a budget that does not reach, and a pass that came to nothing.
     """
     plan = settings.search
-    treatment, settings = _candidate(settings, plan), _forced(settings)
+    treatment, settings = _candidate(settings, plan), _forced(executable(settings))
     ready = make_ready(replace(settings, folds=tuple(sorted({*plan.sensitivity_folds, *plan.choose_folds}))))
     ready.log.unlink(missing_ok=True)
     whole = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+    held_out = restrict(whole, plan.confirm_folds, settings.policy.scores)
+    refuse_unfit(settings, held_out, ready.plan.prepared)  # now, and not after hours
     few, many = (restrict(whole, each, settings.policy.scores) for each in (plan.sensitivity_folds, plan.choose_folds))
     with places(settings) as engines, ExitStack() as stack:
         ranker = _begin(settings, few, ready.plan.prepared, "sensitivity", engines, stack)
         everything = ranker.run([replace(treatment, name="all")])
         units = units_of(ranker.layers, plan.unit is Unit.HALF, treatment)
         wanted = probes(treatment, units)
-        _check_budget(plan.max_passes, ranker.passes + len(wanted) + FEWEST, len(units))
+        _check_budget(plan, ranker.passes + len(wanted) + FEWEST, len(units))
         ranking = rank(units, [*everything, *ranker.run(wanted)])
         share = len(plan.choose_folds) / FOLDS
         settings = replace(settings, policy=share_of(settings.policy, share))
@@ -114,7 +118,9 @@ class _Sweep:
         records = Stage(settings, plan, self.folder, self.places).replay()
         self.done |= {arm.name for arm in plan.arms}
         self.passes = len(self.done)
-        judgement = judge(settings, self.prepared, self.golden.turns, records)
+        questions = asked(settings, self.prepared, self.golden.turns, records)
+        answers = gather(questions, oracles(settings), self.folder.answers)
+        judgement = judge(settings, self.prepared, self.golden.turns, records, answers)
         near = fidelity.read(self.folder, plan.arms, self.prepared.turns)
         kl = {
             arm.name: summarise(near[arm.baseline, arm.name]).means.kl
@@ -129,9 +135,8 @@ class _Sweep:
         for name, treatment in settings.candidates.items():
             record, result = judgement.arms[name], judgement.results[name]
             self.kv = self.kv or kv_names(record)
-            own = [finding.what for finding in result.findings if finding.invalid and finding.where == name]
-            if own or record.facts is None or record.unfinished or kl[name] is None:
-                why = one_line((own or [record.unfinished or "no reply that could be compared"])[0])
+            why = _useless(result.findings) or ("" if record.facts and kl[name] is not None else "nothing to compare")
+            if why or record.facts is None:
                 raise DataError(f"{self.folder.path}: a pass for {name}, got {why}; correct that and search again")
             self.layers = self.layers or tuple(layers_quantized(record.facts)[0])
             native = treatment.realisation is Realisation.NATIVE
@@ -145,14 +150,17 @@ def _begin(
 ) -> _Sweep:
     mine = {turn.turn_id for turn in golden.turns}
     few = replace(prepared, turns=tuple(turn for turn in prepared.turns if turn.turn_id in mine))
-    raw = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{settings.model.id.split('/')[-1]}-{'+'.join(settings.candidates)}"
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-+._") else "-" for c in raw)[:105]
-    folder = new_run(Path(settings.runs_dir), f"{safe}-{name}")
+    what = named(settings, "+".join(settings.candidates))
+    folder = new_run(Path(settings.runs_dir), f"{datetime.now(UTC):%Y%m%dT%H%M%S}{what}-{name}")
+    folder.write_config(dict(settings.config))
     stack.enter_context(folder.locked())
     return _Sweep(settings, golden, few, folder, engines)
 
 
 def _candidate(settings: Settings, plan: SearchSettings) -> KVTreatment:
+    if settings.folds:
+        rule = f"all for a search, which has folds of its own, got {list(settings.folds)}"
+        raise DataError(f"golden.folds: {rule}; set search.sensitivity_folds, choose_folds and confirm_folds")
     if len(settings.candidates) != 1:
         listed = ", ".join(settings.candidates)
         raise DataError(f"kv: one candidate for a search, got {listed}; such as kv=[{next(iter(settings.candidates))}]")
@@ -190,7 +198,24 @@ def _forced(settings: Settings) -> Settings:
     )
 
 
-def _check_budget(most: int, needed: int, units: int) -> None:
-    if needed > most:
+def _useless(findings: Sequence[Finding]) -> str:
+    """Why a pass is none (empty: it is one): an arm of it died, is not finished, or ran another dtype. That a unit
+    changes nothing is an answer, and so is a control that is held: no pass is promoted then.
+    """
+    return next(
+        (
+            one_line(f"{finding.where}: {finding.what}")
+            for finding in findings
+            if (finding.invalid or finding.unfinished)
+            and not finding.where.startswith("control ")
+            and not finding.what.startswith("not applied")
+        ),
+        "",
+    )
+
+
+def _check_budget(plan: SearchSettings, needed: int, units: int) -> None:
+    if needed > plan.max_passes:
         rule = f"at least {needed} to rank {units} units and to look at the curve"
-        raise DataError(f"search.max_passes: {rule}, got {most}; raise it, or set search.unit=layer")
+        remedy = "raise it, or set search.unit=layer" if plan.unit is Unit.HALF else "raise it"
+        raise DataError(f"search.max_passes: {rule}, got {plan.max_passes}; {remedy}")

@@ -32,6 +32,7 @@ from kvquant_eval.cli.plain import (
 )
 from kvquant_eval.cli.scorers import TARGET, build_scorers
 from kvquant_eval.core.codec import DataError, nearest
+from kvquant_eval.core.folds import canonical
 from kvquant_eval.core.modes import every_score
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import ModelSpec, Sampling
@@ -164,7 +165,7 @@ def build(data: Mapping[str, Any]) -> Settings:
         model=record(ModelSpec, top["model"], "model"),
         engine=record(EngineSettings, top["engine"], "engine", platform=platform()),
         golden_path=value(str, golden.get("path"), "golden.path"),
-        folds=value(tuple[int, ...], golden.get("folds", []), "golden.folds"),
+        folds=canonical(value(tuple[int, ...], golden.get("folds", []), "golden.folds")),
         sampling=record(Sampling, top["sampling"], "sampling"),
         block_requests=value(int, top["block_requests"], "block_requests"),
         baseline=baseline(top["baseline"]),

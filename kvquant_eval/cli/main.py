@@ -120,7 +120,7 @@ def _parse(arguments: list[str]) -> int:
 def _other(verb: str, data: dict[str, Any]) -> int:
     """A search or a calibration."""
     for key, usual in (("resume", (config.AUTO, config.NEVER)), ("dry_run", (False,))):
-        if data[key] not in usual:
+        if data.get(key, usual[0]) not in usual:
             raise DataError(f"{key}: {usual[0]} for {verb}, got {data[key]}; leave it out")
     if verb == "search":
         return _search(data)
@@ -130,24 +130,33 @@ def _other(verb: str, data: dict[str, Any]) -> int:
 
 def _gate(data: dict[str, Any], overrides: Sequence[str]) -> int:
     resumed = None
-    resume = value(str, data["resume"], "resume")
+    resume = value(str, data.get("resume", config.AUTO), "resume")
     if resume not in (config.AUTO, config.NEVER):
         resumed = RunFolder(Path(resume).resolve())
         data = config.resumed(resumed.config(), data, overrides)
     settings = config.build(data)
-    if value(bool, data["dry_run"], "dry_run"):
+    if value(bool, data.get("dry_run", False), "dry_run"):
         return show_plan(rehearse(settings))
     run = gate(settings, resumed)
     status = _conclude(run)
     if settings.repair:
         held = [each["name"] for each in run.document["candidates"] if each["decision"] == Decision.HOLD]
-        for name in held:  # what was held stays held: the exit status is the gate's
-            _search({**data, "kv": {name: data["kv"][name]}, "resume": config.AUTO})
+        for name in held:
+            _repair(data, name)
     return status
 
 
+def _repair(data: dict[str, Any], name: str) -> None:
+    """Search for a candidate that was held. It stays held, whatever becomes of that: the exit status is the gate's."""
+    gate = {**data["gate"], "require": []}
+    try:
+        _search({**data, "kv": {name: data["kv"][name]}, "gate": gate, "resume": config.AUTO})
+    except (DataError, EngineDied) as error:
+        _say(one_line(f"no mixed precision was searched for {name}: {error}"))
+
+
 def _search(data: dict[str, Any]) -> int:
-    document, folder = search.run(data, config.build(data))
+    document, folder = search.run(config.build(data))
     with contextlib.suppress(OSError, SystemExit):
         show_search(document, folder)
     return int(document["exit_code"])

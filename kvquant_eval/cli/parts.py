@@ -27,7 +27,12 @@ def calibration(name: str, kv: Any) -> Calibration | None:
     given, where = kv.get(FROM) if isinstance(kv, Mapping) else None, f"kv.{name}.{FROM}"
     if isinstance(given, Mapping):
         return checked(value(Calibration, given, where), where)
-    return read(Path(value(str, given, where)).expanduser()) if given is not None else None
+    if given is None:
+        return None
+    try:
+        return read(Path(value(str, given, where)).expanduser())
+    except RuntimeError as error:  # ~nobody
+        raise DataError(f"{where}: a path, got {shown(given)} ({error}); correct it") from None
 
 
 def candidate(name: str, kv: Any, made: Calibration | None = None) -> KVTreatment:

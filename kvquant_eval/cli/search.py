@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 from kvquant_eval.cli.config import build
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.folds import FOLDS
+from kvquant_eval.core.folds import FOLDS, restrict
 from kvquant_eval.core.mixed import in_order, keeping, native_of
+from kvquant_eval.core.records import GoldenSet
 from kvquant_eval.core.scales import ScaleSource
 from kvquant_eval.core.search import REMEDIES
 from kvquant_eval.core.search_document import Searched, search_document
@@ -20,51 +21,65 @@ from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.report import search as report
-from kvquant_eval.io.runfolder import write_json
+from kvquant_eval.io.runfolder import RunFolder, write_json
 from kvquant_eval.pipeline import GateRun, gate
 from kvquant_eval.search import search, share_of
 
 
-def run(data: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], Path]:
-    """Search, confirm, and write ``search.json`` and its report into the folder of the run that chose. Returns the
-    document and that folder. Raises DataError, EngineDied.
+def run(settings: Settings) -> tuple[dict[str, Any], Path]:
+    """Search, confirm, and write ``search.json`` and its report into the folder of the run that chose: before the
+    confirming gate, and again behind it. Returns the document and that folder. Raises DataError, EngineDied.
     """
     began = time.monotonic()
     try:
         found, folders = search(settings)
-        confirmed, notes = _confirm(data, settings, found) if found.found.chosen else (None, [])
+        written = _write(settings, found, folders, began, None, ["The confirming gate has not come to its end."])
+        if found.found.chosen:
+            confirmed, notes = _confirm(settings, found)
+            written = _write(settings, found, folders, began, confirmed.document, [*notes, *confirmed.warnings])
     except (DataError, EngineDied):
         raise
     except BaseException as error:
-        error.add_note("the same command uses again what was replayed")
+        if settings.reuse:
+            error.add_note("the same command uses again what was replayed")
         raise
-    decided = search_document(settings, found, confirmed.document if confirmed else None, notes)
-    folder = folders[1].path
+    return written, folders[1].path
+
+
+def _write(
+    settings: Settings,
+    found: Searched,
+    folders: Sequence[RunFolder],
+    began: float,
+    confirmed: Mapping[str, Any] | None,
+    notes: Sequence[str],
+) -> dict[str, Any]:
     document = {
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "minutes": (time.monotonic() - began) / 60,
         "runs": [each.run_id for each in folders],
-        **decided,
+        **search_document(settings, found, confirmed, notes),
     }
-    write_json(folder / "search.json", document)
-    report.write(folder, document)
-    return document, folder
+    write_json(folders[1].path / "search.json", document)
+    report.write(folders[1].path, document)
+    return document
 
 
-def _confirm(data: Mapping[str, Any], settings: Settings, found: Searched) -> tuple[GateRun, list[str]]:
+def _confirm(settings: Settings, found: Searched) -> tuple[GateRun, list[str]]:
     """The gate that decides: what was chosen, natively too where this engine can, beside the folk remedies on the same
     bytes. Notes say what it could not do.
     """
     wanted, required, notes = _candidates(settings, found)
+    counts, said = _counts(settings, found.golden)
     try:
-        return gate(_confirming(data, settings, wanted, required)), notes
+        return gate(_confirming(settings, wanted, required, counts)), [*notes, *said]
     except DataError as error:
         natively = [name for name, each in wanted.items() if each.realisation is Realisation.NATIVE]
         if found.treatment.realisation is Realisation.NATIVE or not natively:
             raise
         fewer = {name: each for name, each in wanted.items() if name not in natively}
-        refused = gate(_confirming(data, settings, fewer, [next(iter(fewer))]))
-        return refused, [*notes, f"Not confirmed natively: {error}"]
+        confirmed = gate(_confirming(settings, fewer, [next(iter(fewer))], counts))
+        return confirmed, [*notes, *said, f"Not confirmed natively: {error}"]
 
 
 def _candidates(settings: Settings, found: Searched) -> tuple[dict[str, KVTreatment], list[str], list[str]]:
@@ -94,20 +109,31 @@ def _candidates(settings: Settings, found: Searched) -> tuple[dict[str, KVTreatm
     return wanted, required, notes
 
 
+def _counts(settings: Settings, golden: GoldenSet) -> tuple[dict[str, int], list[str]]:
+    """How many turns the confirming gate asks for: as many as the policy, where the folds have them, else their share;
+    and what is to be said of it.
+    """
+    policy, folds = settings.policy, settings.search.confirm_folds
+    held_out = restrict(golden, folds, policy.scores)
+    if len(held_out.turns) >= policy.min_turns:
+        return {}, []
+    part = share_of(policy, len(folds) / FOLDS)
+    asked = f"{part.min_turns} turns and {part.min_headroom} with headroom a class, as the share of the folds"
+    said = f"The policy asks for {policy.min_turns} and {policy.min_headroom}; here for {asked}. It moves no alias."
+    return {"min_turns": part.min_turns, "min_headroom": part.min_headroom}, [said]
+
+
 def _confirming(
-    data: Mapping[str, Any], settings: Settings, wanted: Mapping[str, KVTreatment], required: list[str]
+    settings: Settings, wanted: Mapping[str, KVTreatment], required: list[str], counts: Mapping[str, int]
 ) -> Settings:
     """The settings of that gate, from a configuration of its own, so that its run folder can be decided again."""
-    folds = settings.search.confirm_folds
-    policy = share_of(settings.policy, len(folds) / FOLDS)
-    counts = {"min_turns": policy.min_turns, "min_headroom": policy.min_headroom}
+    data = settings.config
     (own,) = data["kv"].values()
-    kv = {name: _configured(own, each) for name, each in wanted.items()}
     return build(
         {
             **data,
-            "kv": kv,
-            "golden": {**data["golden"], "folds": list(folds)},
+            "kv": {name: _configured(own, each) for name, each in wanted.items()},
+            "golden": {**data["golden"], "folds": list(settings.search.confirm_folds)},
             "gate": {**data["gate"], **counts, "require": required, "repair": False},
         }
     )

@@ -17,13 +17,18 @@ FOLDS = 8
 def fold_of(turns: Iterable[GoldenTurn]) -> dict[str, int]:
     """The fold (0 to ``FOLDS`` - 1) of each conversation by its id, whole even where its turns are of several classes.
 
-    The conversations of a class are dealt in the order of the sha256 of their ids, so the folds of a set never change,
-    and say nothing about the turns.
+    The conversations of a class are dealt in the order of the sha256 of their ids, so the folds of the same classes of
+    a set never change, and say nothing about the turns.
     """
     workload = {turn.conversation_id: turn.workload for turn in sorted(turns, key=lambda t: t.workload, reverse=True)}
     order = sorted(workload, key=lambda each: (workload[each], hashlib.sha256(each.encode()).digest()))
     groups = groupby(order, key=lambda each: workload[each])
     return {each: rank % FOLDS for _, mine in groups for rank, each in enumerate(mine)}
+
+
+def canonical(folds: Sequence[int]) -> tuple[int, ...]:
+    """In order; none named where all are, which is the same question."""
+    return () if sorted(folds) == list(range(FOLDS)) else tuple(sorted(folds))
 
 
 def restrict(golden: GoldenSet, folds: Sequence[int], workloads: Iterable[str]) -> GoldenSet:

@@ -140,7 +140,9 @@ def refuse_seen(where: str, calibrated_on: Sequence[str], conversations: Iterabl
     if seen:
         rule = "turns of conversations that its scales were not calibrated on"
         found = f"{len(seen)} of {len(named)} that they were ({seen[0][:80]!r} first)"
-        raise DataError(f"{where}: {rule}, got {found}; gate on other folds: golden.folds=[...]")
+        raise DataError(
+            f"{where}: {rule}, got {found}; use other folds: golden.folds=[...], for a search search.*_folds"
+        )
 
 
 def parse(text: str | bytes, where: str) -> Calibration:
@@ -153,8 +155,12 @@ def checked(made: Calibration, where: str) -> Calibration:
     if made.schema_version != SCHEMA_VERSION:
         raise DataError(f"{where}: schema_version {SCHEMA_VERSION}, got {made.schema_version}; calibrate again")
     check_scales(where, made.scales)
+    if not made.conversations:
+        raise DataError(f"{where}: the conversations that were looked at, got none; calibrate again")
     for layer in made.layers:
         for half in (layer.k, layer.v):
+            if not all(map(math.isfinite, half.largest)):
+                raise DataError(f"{where}: finite magnitudes, got others in layer {layer.index}; calibrate again")
             if len(half.scales) not in (1, len(half.largest)):
                 rule = f"one scale, or one for each of the {len(half.largest)} heads"
                 raise DataError(f"{where}: {rule}, got {len(half.scales)} in layer {layer.index}; calibrate again")
@@ -165,9 +171,11 @@ def check_scales(where: str, layers: Sequence[LayerScales]) -> None:
     """Raise DataError for a layer that is there twice, one without scales, and a scale that cannot be one."""
     if not layers:
         raise DataError(f"{where}: scales, got none; calibrate again")
-    for place, layer in enumerate(layers):
-        if layer.index < 0 or layer.index in {each.index for each in layers[:place]}:
+    seen: set[int] = set()
+    for layer in layers:
+        if layer.index < 0 or layer.index in seen:
             raise DataError(f"{where}: each layer once, by its index, got layer {layer.index}; calibrate again")
+        seen.add(layer.index)
         for half, scales in (("k", layer.k), ("v", layer.v)):
             wrong = next((scale for scale in scales if not 0 < scale < math.inf), None)
             if wrong is not None or not scales:

@@ -10,7 +10,8 @@ from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.document import policy_sha256
 from kvquant_eval.core.mixed import keeping, native_of
 from kvquant_eval.core.records import Decision, GoldenSet, Prepared
-from kvquant_eval.core.search import SENSITIVE, Found, Sensitivity
+from kvquant_eval.core.scales import ScaleSource
+from kvquant_eval.core.search import SENSITIVE, Found, Pass, Sensitivity
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 
@@ -41,16 +42,16 @@ class Searched:
 def search_document(
     settings: Settings, searched: Searched, confirm: Mapping[str, Any] | None, notes: Sequence[str]
 ) -> dict[str, Any]:
-    """``confirm`` is the ``decision.json`` of the gate on held-out conversations; None where nothing was chosen, which
-    is a HOLD.
+    """``confirm`` is the ``decision.json`` of the gate on held-out conversations, whose decision it is; None where
+    nothing was chosen, or nothing is confirmed yet.
     """
     found = searched.found
-    decision = Decision(confirm["decision"]) if confirm else Decision.HOLD
+    decision, reasons = _decided(searched, confirm)
     return {
         "schema_version": SCHEMA_VERSION,
         "decision": str(decision),
         "exit_code": decision.exit_code,
-        "reasons": list(confirm["reasons"]) if confirm else [_nothing(searched)],
+        "reasons": reasons,
         "model": {
             "id": settings.model.id,
             "revision": settings.model.revision,
@@ -81,9 +82,11 @@ def search_document(
 
 
 def flags(searched: Searched) -> str:
-    """What to give vLLM for the chosen set; empty where there is none, or no engine dtype stores K and V so."""
+    """What to give vLLM for the chosen set; empty where there is none, where no engine dtype stores K and V so, and
+    where the scales are others than vLLM takes by itself.
+    """
     chosen, treatment = searched.found.chosen, searched.treatment
-    if chosen is None:
+    if chosen is None or treatment.scales is not ScaleSource.CHECKPOINT:
         return ""
     mixed = keeping(treatment, chosen.kept, treatment.name)
     native = mixed if treatment.realisation is Realisation.NATIVE else native_of(mixed, treatment.name)
@@ -93,15 +96,29 @@ def flags(searched: Searched) -> str:
     return f"--kv-cache-dtype {native.dtype}" + (f" --kv-cache-dtype-skip-layers {skipped}" if skipped else "")
 
 
+def _decided(searched: Searched, confirm: Mapping[str, Any] | None) -> tuple[Decision, list[str]]:
+    """Nothing is promoted by what chose it: without a gate on other conversations it is INCONCLUSIVE, and where nothing
+    was chosen it is what the pass with the most units in BF16 came to.
+    """
+    if confirm:
+        return Decision(confirm["decision"]), list(confirm["reasons"])
+    if searched.found.chosen:
+        return Decision.INCONCLUSIVE, ["what was chosen is not confirmed on other conversations"]
+    return _most(searched.found).decision, [_nothing(searched)]
+
+
 def _nothing(searched: Searched) -> str:
     """Why nothing was chosen: the most that was kept, and what it still lacked."""
-    curve = searched.found.curve[SENSITIVE]
-    most = max(curve, key=lambda each: len(each.kept))
+    most = _most(searched.found)
     bound = "no bound" if most.worst_bound is None else f"{most.worst_bound:.2f} points"
     units = len(searched.sensitivity)
     times = "" if most.reach is None else f", {most.reach:.2f} times its margin"
     kept = f"with {len(most.kept)} of {units} units in BF16"
     return f"no mixed precision tried passes: {kept} {most.worst} still reaches {bound}{times} ({most.decision})"
+
+
+def _most(found: Found) -> Pass:
+    return max(found.curve[SENSITIVE], key=lambda each: len(each.kept))
 
 
 def _confirmed(confirm: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:

@@ -168,13 +168,13 @@ class SearchSettings:
     """
 
     unit: Unit = Unit.LAYER
-    max_passes: int = 150
+    max_passes: int = 250
     sensitivity_folds: tuple[int, ...] = (0,)
     choose_folds: tuple[int, ...] = (0, 2, 4, 6)
     confirm_folds: tuple[int, ...] = (1, 3, 5, 7)
 
     def __post_init__(self) -> None:
-        check_number("search.max_passes", self.max_passes, at_least=1, usual=150)
+        check_number("search.max_passes", self.max_passes, at_least=1, usual=250)
         for name in ("sensitivity_folds", "choose_folds", "confirm_folds"):
             _check_folds(f"search.{name}", folds := getattr(self, name))
             if not folds:

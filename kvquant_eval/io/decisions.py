@@ -52,6 +52,7 @@ class Golden(TypedDict):
     version: str
     sha256: str
     n_turns: int
+    folds: NotRequired[list[int]]
 
 
 class Policy(TypedDict):

@@ -35,6 +35,8 @@ def why_not(calibration: Calibration, prepared: Prepared) -> str:
     if quantized and (quantized.get("quant_method") != METHOD or quantized.get("kv_cache_scheme")):
         return f"the checkpoint has a quantization_config of its own ({quantized.get('quant_method')})"
     places = _attention(Path(prepared.path))
+    if several := [layer for layer, names in places.items() if len(names) > 1]:
+        return f"layer {several[0]} has several attentions ({', '.join(sorted(places[several[0]]))})"
     if lost := [layer.index for layer in calibration.layers if layer.index not in places]:
         return f"the attention of layer {lost[0]} has no k_proj or qkv_proj to name its scales by"
     return ""
@@ -59,7 +61,7 @@ def export(calibration: Calibration, prepared: Prepared, target: Path) -> None:
     places = _attention(source)
     save_file(
         {
-            f"{places[layer.index]}.{half}_scale": _tensor(getattr(layer, half).scales)
+            f"{min(places[layer.index])}.{half}_scale": _tensor(getattr(layer, half).scales)
             for layer in calibration.layers
             for half in ("k", "v")
         },
@@ -91,14 +93,23 @@ def _config(folder: Path) -> dict[str, Any]:
     return read
 
 
-def _attention(folder: Path) -> dict[int, str]:
-    """The name of each layer's attention in the weights: a scale's name is that and ``.k_scale``."""
-    found = (_ATTENTION.fullmatch(name) for _, name in _names(folder))
-    return {int(match["layer"]): match["attention"] for match in found if match}
+def _attention(folder: Path) -> dict[int, set[str]]:
+    """The names of each layer's attention in the weights, one where it is plain: a scale's name is that and
+    ``.k_scale``.
+    """
+    found: dict[int, set[str]] = {}
+    for _, name in _names(folder):
+        if match := _ATTENTION.fullmatch(name):
+            found.setdefault(int(match["layer"]), set()).add(match["attention"])
+    return found
 
 
 def _names(folder: Path) -> Iterator[tuple[str, str]]:
-    """(file, tensor) of all weights."""
+    """(file, tensor) of all weights that an engine loads: those of the index, where there is one, and of the scales."""
+    index = folder / INDEX
+    named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index.exists() else None
     for file in sorted(folder.glob("*.safetensors")):
+        if named is not None and file.name not in named and file.name != SCALE_FILE:
+            continue
         with safe_open(file, framework="numpy") as tensors:
             yield from ((file.name, name) for name in tensors.keys())  # noqa: SIM118 - no mapping

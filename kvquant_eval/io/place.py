@@ -11,7 +11,7 @@ from typing import Self
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.engine import EngineSpec
 from kvquant_eval.core.treatment import Realisation
-from kvquant_eval.io.child import Child
+from kvquant_eval.io.child import Child, EngineDied
 
 
 class Place:
@@ -60,16 +60,27 @@ class Place:
             child.__exit__(None, None, None)
 
     def _take(self, name: str, spec: EngineSpec, log: Path, timeout_s: float) -> Child:
-        if self._child is not None and self._spec is not None and _exchangeable(self._spec, spec):
-            self._child.call("treat", treatment=to_data(spec.treatment))
-        else:
+        kept = self._child if self._changed(spec) else None
+        if kept is None:
             self.close()
-            self._child = Child(log, timeout_s, self.env).__enter__()
+            self._child = kept = Child(log, timeout_s, self.env).__enter__()
             if self.stopped:  # it began while the others were being ended
-                self._child.kill()
-            self._child.call("open", engine=name, spec=to_data(spec))
+                kept.kill()
+            kept.call("open", engine=name, spec=to_data(spec))
         self._spec = spec
-        return self._child
+        return kept
+
+    def _changed(self, spec: EngineSpec) -> bool:
+        """Whether the engine that is there has become the one that is wanted. One that died while it was kept has not:
+        that is no fault of the arm which comes next.
+        """
+        if self._child is None or self._spec is None or not _exchangeable(self._spec, spec):
+            return False
+        try:
+            self._child.call("treat", treatment=to_data(spec.treatment))
+        except EngineDied:
+            return False
+        return True
 
 
 def _exchangeable(now: EngineSpec, wanted: EngineSpec) -> bool:

@@ -199,6 +199,7 @@ def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) ->
         "self_test": arm["self_test"],
         "post_hoc": document["post_hoc"],
         "reference": kv["realisation"] == Realisation.REFERENCE,
+        "part_of_the_golden_set": "folds" in document["golden"],
     }
     barred = next((name for name, on in bars.items() if on), "")
     return VersionCard(

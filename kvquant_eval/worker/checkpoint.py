@@ -15,7 +15,7 @@ from kvquant_eval.core.scales import CALIBRATION, LayerScales, ScaleSource, pars
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.worker.folder import read_text, weight_files
 
-_SCALE = re.compile(r"\.(\d+)\..*\.(?:(kv|k|v)_scale|([kv])_cache\.scale)$")
+_SCALE = re.compile(r"\.(\d+)\..*\.(?:(kv|k|v)_scale|([kv])_cache\.scale|([kv])_proj\.output_scale)$")
 """A scale of K, of V, or of both, under the names that vLLM takes: ``model.layers.7.self_attn.k_scale``."""
 
 
@@ -52,6 +52,10 @@ def checkpoint_scales(folder: Path) -> tuple[LayerScales, ...]:
             if wrong is not None or not scales:
                 rule = f"KV scales over 0 and finite, got {wrong} in {name}"
                 raise DataError(f"{file}: {rule}; restore the file, or calibrate")
+            twice = next((each for each in half if (index, each) in halves), None)
+            if twice:
+                rule = f"scales of one attention in layer {index}, got a second one of {twice.upper()}, {name}"
+                raise DataError(f"{file}: {rule}; take them out, or say that you want none: scales=unit")
             halves |= {(index, each): scales for each in half}
     layers = sorted({index for index, _ in halves})
     lost = next(((i, half) for i in layers for half in "kv" if (i, half) not in halves), None)
@@ -67,4 +71,4 @@ def _tensors(file: Path) -> Iterator[tuple[str, int, str, tuple[float, ...]]]:
         for name in tensors.keys():  # noqa: SIM118 - no mapping
             if match := _SCALE.search(name):
                 numbers = tensors.get_tensor(name).float().flatten().tolist()
-                yield name, int(match[1]), match[2] or match[3], tuple(numbers)
+                yield name, int(match[1]), match[2] or match[3] or match[4], tuple(numbers)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvquant_eval.cli.main import main
+from kvquant_eval.io.runcards import read_cards
 from tests.fakes.cli import arguments
 from tests.fakes.nursery import forked_children
 
@@ -86,7 +87,7 @@ def test_a_format_that_no_engine_here_has_is_confirmed_as_reference(tmp_path: Pa
     assert search(tmp_path, "kv=[int4_ref]", FRAGILE) == 0
     document, folder = written(tmp_path)
     assert document["flags"] == ""
-    assert document["confirm"]["notes"] == ["Not confirmed natively: no engine dtype stores K and V so."]  # type: ignore[index]
+    assert document["confirm"]["notes"][0] == "Not confirmed natively: no engine dtype stores K and V so."  # type: ignore[index]
     assert "no engine dtype stores K and V so" in (folder / "search.md").read_text()
 
 
@@ -112,6 +113,32 @@ def test_a_held_gate_is_repaired_where_that_is_asked_for(tmp_path: Path, capsys:
 def test_a_gate_that_promotes_needs_no_repair(tmp_path: Path) -> None:
     assert main(arguments(tmp_path, ONE, "kv=[fp8_e4m3]", "gate.repair=true")) == 0
     assert not list(tmp_path.glob("runs/*-choose"))
+
+
+def test_a_repair_that_cannot_be_leaves_the_status_of_the_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(tmp_path, ONE, "kv=[fp8_e4m3]", FRAGILE, "gate.repair=true", "search.max_passes=9")) == 3
+    assert "kvquant-eval: no mixed precision was searched for fp8_e4m3: search.max_passes: at least 20" in (
+        capsys.readouterr().err
+    )
+
+
+def test_what_is_confirmed_on_a_part_of_the_set_moves_no_alias_and_says_what_it_asked_for(
+    found: tuple[Path, int, str],
+) -> None:
+    document, _ = written(found[0])
+    run = found[0] / "runs" / document["confirm"]["run_id"]  # type: ignore[index]
+    (note,) = document["confirm"]["notes"]  # type: ignore[index]
+    assert note.startswith("The policy asks for 30 and 10; here for 15 turns and 5 with headroom a class")
+    versions = [card.version for card in read_cards(run, log_texts=False) if card.version]
+    assert "PROMOTE" in [version.decision for version in versions]
+    assert [version.alias for version in versions] == [""] * len(versions)
+
+
+def test_a_search_has_folds_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert search(tmp_path, "kv=[fp8_e4m3]", "golden.folds=[1]") == 2
+    assert "golden.folds: all for a search, which has folds of its own, got [1]; set search." in capsys.readouterr().err
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

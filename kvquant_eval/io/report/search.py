@@ -56,7 +56,10 @@ def _decision(document: Data, called: str) -> Section:
         rows += [
             ("stays in BF16", ", ".join(chosen["kept"]) or "nothing"),
             ("bytes a token", f"{size}; the baseline takes {number(chosen['compression'], '.2f')} times as much"),
-            ("vLLM", document["flags"] or "no engine dtype stores K and V so; a reference shows what it would do"),
+            (
+                "vLLM",
+                document["flags"] or "no engine stores K and V so by itself; a reference shows what it would do",
+            ),
         ]
     return Section(
         2, "Decision", (Verdicts(((called, document["decision"], why(document["reasons"])),)), Facts(tuple(rows)))

@@ -127,5 +127,5 @@ def test_a_conversation_that_was_calibrated_on_decides_nothing() -> None:
         refuse_seen("kv.x.scales_from", MADE.conversations, ["c", "b", "d"])
     assert str(caught.value) == (
         "kv.x.scales_from: turns of conversations that its scales were not calibrated on, got 1 of 3 that they were "
-        "('b' first); gate on other folds: golden.folds=[...]"
+        "('b' first); take other folds: golden.folds=[...] (a search: search.*_folds)"
     )
