@@ -140,9 +140,8 @@ def refuse_seen(where: str, calibrated_on: Sequence[str], conversations: Iterabl
     if seen:
         rule = "turns of conversations that its scales were not calibrated on"
         found = f"{len(seen)} of {len(named)} that they were ({seen[0][:80]!r} first)"
-        raise DataError(
-            f"{where}: {rule}, got {found}; use other folds: golden.folds=[...], for a search search.*_folds"
-        )
+        remedy = "take other folds: golden.folds=[...] (a search: search.*_folds)"
+        raise DataError(f"{where}: {rule}, got {found}; {remedy}")
 
 
 def parse(text: str | bytes, where: str) -> Calibration:
