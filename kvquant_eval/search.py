@@ -16,7 +16,7 @@ from kvquant_eval.core.attest import bytes_per_token, layers_quantized
 from kvquant_eval.core.calibration import refuse_unfit
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.document import kv_names
-from kvquant_eval.core.fidelity import summarise
+from kvquant_eval.core.fidelity import kl_shares, summarise
 from kvquant_eval.core.folds import FOLDS, restrict
 from kvquant_eval.core.judge import asked, judge
 from kvquant_eval.core.mixed import probes, units_of
@@ -122,11 +122,8 @@ class _Sweep:
         answers = gather(questions, oracles(settings), self.folder.answers)
         judgement = judge(settings, self.prepared, self.golden.turns, records, answers)
         near = fidelity.read(self.folder, plan.arms, self.prepared.turns)
-        kl = {
-            arm.name: summarise(near[arm.baseline, arm.name]).means.kl
-            for arm in plan.arms
-            if arm.role is not Role.BASELINE
-        }
+        compared = {arm.name: near[arm.baseline, arm.name] for arm in plan.arms if arm.role is not Role.BASELINE}
+        kl = {name: summarise(turns).means.kl for name, turns in compared.items()}
         base = judgement.arms["baseline"].facts
         if base is None:
             raise DataError(f"{self.folder.path}: a baseline to compare with, got one that died; see its engine.log")
@@ -141,7 +138,10 @@ class _Sweep:
             self.layers = self.layers or tuple(layers_quantized(record.facts)[0])
             native = treatment.realisation is Realisation.NATIVE
             size = bytes_per_token(record.facts) if native else nominal_bytes(treatment, base)
-            found.append(measured(name, result, settings.policy, kl=kl[name], size=size, plain=self.plain))
+            shares = kl_shares(compared[name])
+            found.append(
+                measured(name, result, settings.policy, kl=kl[name], shares=shares, size=size, plain=self.plain)
+            )
         return found
 
 

@@ -163,6 +163,12 @@ def summarise(turns: Sequence[TurnFidelity]) -> Fidelity:
     )
 
 
+def kl_shares(turns: Sequence[TurnFidelity]) -> tuple[float, ...]:
+    """What each turn adds to the mean KL over all their tokens (nats a token), 0 where there is nothing to compare."""
+    tokens = sum(float(turn.sums[:, TOKENS].sum()) for turn in turns)
+    return tuple(float(turn.sums[:, KL].sum()) / tokens if tokens else 0.0 for turn in turns)
+
+
 def as_data(turns: Sequence[TurnFidelity]) -> dict[str, Any]:
     """An arm as ``decision.json`` has it: ``all`` its turns, and ``classes`` in the order of the turns; means stand
     beside the counts, not under them.

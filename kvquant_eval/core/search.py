@@ -6,6 +6,7 @@ Everything here is a plan: which sets of units (``core.mixed``) to try next, and
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,8 @@ EIGHTHS = 8
 """Into so many parts the units are cut for the first look at the curve."""
 FEWEST = 8
 """Passes beyond the ranking that a search is not begun without: baseline, controls, and a look at the curve."""
+LEAST_VARIANCE = 1e-18
+"""Of a KL in nats a token, squared: turns that are all alike are not taken for certainty."""
 PREDICT = 2.0
 """Times the way from the mean drop to its bound that must fit under the margin on the conversations that choose, for
 the others to be likely to pass. With a standard error s on each half, passing there has a probability of 90% where the
@@ -36,7 +39,7 @@ class Pass:
     share of a margin that a bound takes up, < 1 passes, None where one has no bound; ``predicted``: the same for other
     conversations (``PREDICT``).
     ``bytes_per_token`` is what the format takes, None where that is not known, ``compression`` what the baseline takes
-    by it; ``kept``: the units in BF16, where it is a pass of a search.
+    by it; ``kept``: the units in BF16, where it is a pass of a search; ``shares``: what each turn adds to ``kl``.
     """
 
     name: str
@@ -51,20 +54,25 @@ class Pass:
     bytes_per_token: float | None
     compression: float | None
     kept: Kept = ()
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
     """What a unit does: ``alone`` only it is quantized, ``spared`` all but it are.
 
-    ``harm``, nats a token: the mean of the KL that it brings alone and the KL that sparing it takes away, which is the
-    average of what it adds as the first and as the last of all units.
+    ``brings``, nats a token, is the KL of it alone, what it adds as the first of all units; ``saves`` the KL that
+    sparing it takes away, what it adds as the last. ``harm`` is the mean of both, each weighted by the inverse of its
+    variance over turns: the KL of all other units is noise to ``saves``. ``error``: its standard error.
     """
 
     unit: str
     alone: Pass
     spared: Pass
+    brings: float
+    saves: float
     harm: float
+    error: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +91,30 @@ Measure = Callable[[Sequence[KVTreatment]], list[Pass]]
 
 
 def rank(units: Kept, passes: Sequence[Pass]) -> list[Sensitivity]:
-    """The units by their harm, the worst first, from the passes of ``probes``."""
+    """The units by their harm, the worst first, from the passes of ``core.mixed.probes`` and the one named ``all``."""
     by_name = {each.name: each for each in passes}
-    everything = _kl(by_name["all"])
-    found = [
-        Sensitivity(
-            unit=unit,
-            alone=(alone := by_name[f"only-{unit}"]),
-            spared=(spared := by_name[f"without-{unit}"]),
-            harm=(_kl(alone) + everything - _kl(spared)) / 2,
-        )
-        for unit in units
-    ]
+    found = [_sensitivity(unit, by_name["all"], by_name[f"only-{unit}"], by_name[f"without-{unit}"]) for unit in units]
     return sorted(found, key=lambda each: (-each.harm, place(each.unit)))
+
+
+def _sensitivity(unit: str, everything: Pass, alone: Pass, spared: Pass) -> Sensitivity:
+    saved = [a - b for a, b in zip(everything.shares, spared.shares, strict=True)]
+    weights = [1 / max(_variance(shares), LEAST_VARIANCE) for shares in (alone.shares, saved)]
+    brings, saves = math.fsum(alone.shares), math.fsum(saved)
+    return Sensitivity(
+        unit=unit,
+        alone=alone,
+        spared=spared,
+        brings=brings,
+        saves=saves,
+        harm=(weights[0] * brings + weights[1] * saves) / sum(weights),
+        error=sum(weights) ** -0.5,
+    )
+
+
+def _variance(shares: Sequence[float]) -> float:
+    """Of their sum, turns taken as independent."""
+    return len(shares) * statistics.variance(shares) if len(shares) > 1 else 0.0
 
 
 def find(treatment: KVTreatment, units: Kept, ranking: Sequence[str], measure: Measure, budget: int) -> Found:
@@ -212,6 +231,7 @@ def measured(
     policy: Policy,
     *,
     kl: float | None,
+    shares: tuple[float, ...],
     size: float | None,
     plain: float,
 ) -> Pass:
@@ -242,12 +262,9 @@ def measured(
         predicted=_finite(max((later for _, later in reach.values()), default=math.inf)),
         bytes_per_token=size,
         compression=plain / size if size else None,
+        shares=shares,
     )
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _kl(each: Pass) -> float:
-    return math.nan if each.kl is None else each.kl

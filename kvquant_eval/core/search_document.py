@@ -72,9 +72,11 @@ def search_document(
         "plain_bytes_per_token": searched.plain,
         "floors": list(searched.floors),
         "all_kl": searched.all_kl,
-        "sensitivity": [to_data(each) for each in searched.sensitivity],
-        "curve": {strategy: [to_data(each) for each in mine] for strategy, mine in found.curve.items()},
-        "chosen": to_data(found.chosen) if found.chosen else None,
+        "sensitivity": [
+            {**to_data(each), "alone": _pass(each.alone), "spared": _pass(each.spared)} for each in searched.sensitivity
+        ],
+        "curve": {strategy: [_pass(each) for each in mine] for strategy, mine in found.curve.items()},
+        "chosen": _pass(found.chosen) if found.chosen else None,
         "standard": (LIKELY if found.sure else PASSED) if found.chosen else None,
         "flags": flags(searched),
         "confirm": _confirmed(confirm, notes) if confirm else None,
@@ -115,6 +117,11 @@ def _nothing(searched: Searched) -> str:
     times = "" if most.reach is None else f", {most.reach:.2f} times its margin"
     kept = f"with {len(most.kept)} of {units} units in BF16"
     return f"no mixed precision tried passes: {kept} {most.worst} still reaches {bound}{times} ({most.decision})"
+
+
+def _pass(each: Pass) -> dict[str, Any]:
+    """Without what each turn adds to its KL: that is many numbers, and for the ranking only."""
+    return {key: value for key, value in to_data(each).items() if key != "shares"}
 
 
 def _most(found: Found) -> Pass:

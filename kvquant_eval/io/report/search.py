@@ -13,7 +13,8 @@ from kvquant_eval.io.report.names import NONE, identity, number, why
 
 Data = Mapping[str, Any]
 RANKED = """
-alone: only this unit is quantized; saved: what KL falls by when all are but this one. harm: the mean of both.
+brings: KL when only this unit is quantized; saves: what KL falls by when all are but this one. harm: the mean of \
+both, each weighted by the inverse of its variance over turns, with its standard error.
 KL in nats a token, drops in points (> 0 is worse) over all gating scores.
 """
 CURVE = """
@@ -69,13 +70,14 @@ def _decision(document: Data, called: str) -> Section:
 def _sensitivity(document: Data, called: str) -> Section:
     found = document["sensitivity"]
     everything = document["all_kl"]
-    columns = ("unit", "harm", "KL alone", "KL saved", "drop alone", "drop without it")
+    columns = ("unit", "harm", "error", "brings", "saves", "drop alone", "drop without it")
     rows = tuple(
         (
             each["unit"],
             number(each["harm"], ".5f"),
-            number(each["alone"]["kl"], ".5f"),
-            number(everything - each["spared"]["kl"], ".5f"),
+            number(each["error"], ".5f"),
+            number(each["brings"], ".5f"),
+            number(each["saves"], ".5f"),
             number(each["alone"]["drop"], "+.2f"),
             number(each["spared"]["drop"], "+.2f"),
         )
@@ -83,7 +85,7 @@ def _sensitivity(document: Data, called: str) -> Section:
     )
     said = [*RANKED.strip().splitlines(), f"All quantized: {number(everything, '.5f')}; {_floor(document, 0)}."]
     return Section(
-        2, f"Sensitivity: {called}", (Items(tuple(said)), *_bars(document, called), Table(columns, "lrrrrr", rows))
+        2, f"Sensitivity: {called}", (Items(tuple(said)), *_bars(document, called), Table(columns, "lrrrrrr", rows))
     )
 
 

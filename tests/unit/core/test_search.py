@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,6 +39,7 @@ def world(harm: Mapping[str, float], allowed: float) -> Callable[[Sequence[KVTre
             worst_bound=total,
             reach=total / allowed,
             predicted=total / allowed,
+            shares=(total / 20, total / 20),
             bytes_per_token=float(2 * len(treatment.skip_layers) + (16 - len(treatment.skip_layers))),
             compression=None,
         )
@@ -50,8 +53,23 @@ def test_the_ranking_finds_planted_layers() -> None:
     ranking = rank(LAYERS, measure([replace(NVFP4, name="all"), *probes(NVFP4, LAYERS)]))
     assert [each.unit for each in ranking[:2]] == ["3", "11"]
     assert ranking[0].harm == pytest.approx(0.2)  # additive: what it adds first is what it adds last
+    assert ranking[0].brings == pytest.approx(ranking[0].saves)
     assert ranking[0].alone.name == "only-3"
     assert ranking[0].spared.name == "without-3"
+
+
+def test_what_is_measured_more_surely_weighs_more() -> None:
+    """Sums of 0.4 and of 0.2 over four turns; the turns of the second differ three times as much."""
+
+    def one(name: str, *shares: float) -> Pass:
+        return replace(world({}, 1.0)([replace(NVFP4, name=name)])[0], shares=shares)
+
+    noisy = [0.35, 0.05, 0.05, -0.25]
+    rest = one("all", *(x + 1 for x in noisy)), one("without-0", 1.0, 1.0, 1.0, 1.0)
+    (found,) = rank(("0",), [*rest, one("only-0", 0.2, 0.1, 0.1, 0.0)])
+    assert (found.brings, found.saves) == (pytest.approx(0.4), pytest.approx(0.2))
+    assert found.harm == pytest.approx((0.4 * 9 + 0.2) / 10)
+    assert found.error == pytest.approx(math.sqrt(4 * statistics.variance([0.2, 0.1, 0.1, 0.0]) * 9 / 10))
 
 
 def test_the_fewest_layers_that_do_are_found() -> None:
@@ -158,7 +176,7 @@ def _measured(first: ScoreResult, second: ScoreResult) -> Pass:
         for name, score in (("a", first), ("b", second))
     }
     result = CandidateResult(decision=Decision.PROMOTE, reasons=(), classes=classes)
-    return measured("x", result, policy, kl=0.1, size=50.0, plain=100.0)
+    return measured("x", result, policy, kl=0.1, shares=(0.1,), size=50.0, plain=100.0)
 
 
 def test_a_pass_names_the_score_that_goes_furthest() -> None:
