@@ -19,6 +19,8 @@ from tests.fakes.fp8 import E4M3, E5M2, NATIVE
 
 CONVERSATIONS = 2
 """Conversations a class: bounds need two."""
+MOST_TOKENS = 64
+"""Of a reply that the model writes: what is shown here does not need longer ones."""
 FOUR = f"kv=[{E4M3},{E5M2},int8_ref,nvfp4_ref]"
 needs_native_fp8 = pytest.mark.skipif(not NATIVE, reason="the attention of this CPU stores no FP8: no AVX-512")
 SMALL = ("gate.min_turns=5", "gate.min_headroom=1", f"engine.args.kv_cache_memory_bytes={2**30}")
@@ -46,8 +48,9 @@ def small_golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = (source / workload / "agents-v2.jsonl").read_text(encoding="utf-8").splitlines()
         kept = list(dict.fromkeys(json.loads(line)["conversation_id"] for line in lines))[:CONVERSATIONS]
         (target / workload).mkdir()
-        chosen = [line for line in lines if json.loads(line)["conversation_id"] in kept]
-        (target / workload / "small.jsonl").write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
+        chosen = [turn for turn in map(json.loads, lines) if turn["conversation_id"] in kept]
+        short = [{**turn, "max_tokens": min(turn["max_tokens"], MOST_TOKENS)} for turn in chosen]
+        (target / workload / "small.jsonl").write_text("".join(f"{json.dumps(t)}\n" for t in short), encoding="utf-8")
     (target / MANIFEST).write_text(json.dumps(pin(target, "small", "1", {})))
     return target
 
