@@ -22,8 +22,8 @@ _EVERY_KEY = ConfigDict(extra="forbid")
 
 
 class ScaleSource(StrEnum):
-    """``CHECKPOINT``: those that the model's checkpoint brings, 1.0 where it brings none at all. ``UNIT``: 1.0, and nothing
-    else will do. ``CALIBRATED``: those of a file that ``kvquant-eval calibrate`` wrote.
+    """``CHECKPOINT``: those that the model's checkpoint brings, 1.0 where it brings none at all. ``UNIT``: 1.0, and
+    nothing else will do. ``CALIBRATED``: those of a file that ``kvquant-eval calibrate`` wrote.
     """
 
     CHECKPOINT = "checkpoint"
