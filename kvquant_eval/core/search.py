@@ -21,8 +21,10 @@ EIGHTHS = 8
 """Into so many parts the units are cut for the first look at the curve."""
 FEWEST = 8
 """Passes beyond the ranking that a search is not begun without: baseline, controls, and a look at the curve."""
-LEAST_VARIANCE = 1e-18
-"""Of a KL in nats a token, squared: turns that are all alike are not taken for certainty."""
+TRUST = 9.0
+"""Times that one of two measurements may weigh more than the other: an effect that is masked wherever others are
+quantized too has no variance there, and says nothing.
+"""
 PREDICT = 2.0
 """Times the way from the mean drop to its bound that must fit under the margin on the conversations that choose, for
 the others to be likely to pass. With a standard error s on each half, passing there has a probability of 90% where the
@@ -63,7 +65,8 @@ class Sensitivity:
 
     ``brings``, nats a token, is the KL of it alone, what it adds as the first of all units; ``saves`` the KL that
     sparing it takes away, what it adds as the last. ``harm`` is the mean of both, each weighted by the inverse of its
-    variance over turns: the KL of all other units is noise to ``saves``. ``error``: its standard error.
+    variance over turns, within ``TRUST``: the KL of all other units is noise to ``saves``. ``error``: its standard
+    error.
     """
 
     unit: str
@@ -99,16 +102,18 @@ def rank(units: Kept, passes: Sequence[Pass]) -> list[Sensitivity]:
 
 def _sensitivity(unit: str, everything: Pass, alone: Pass, spared: Pass) -> Sensitivity:
     saved = [a - b for a, b in zip(everything.shares, spared.shares, strict=True)]
-    weights = [1 / max(_variance(shares), LEAST_VARIANCE) for shares in (alone.shares, saved)]
     brings, saves = math.fsum(alone.shares), math.fsum(saved)
+    first, second = _variance(alone.shares), _variance(saved)
+    left, right = second + first / TRUST, first + second / TRUST  # the weights, inverse to the variances within bounds
+    weight = left / (left + right) if left + right else 0.5
     return Sensitivity(
         unit=unit,
         alone=alone,
         spared=spared,
         brings=brings,
         saves=saves,
-        harm=(weights[0] * brings + weights[1] * saves) / sum(weights),
-        error=sum(weights) ** -0.5,
+        harm=weight * brings + (1 - weight) * saves,
+        error=math.sqrt(weight**2 * first + (1 - weight) ** 2 * second),
     )
 
 

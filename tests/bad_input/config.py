@@ -24,7 +24,7 @@ CALIBRATION = {
     "model_dtype": "bfloat16",
     "golden_sha256": "",
     "folds": [0],
-    "conversations": [],
+    "conversations": ["00"],
     "per": "layer",
     "k_format": "fp8_e4m3",
     "v_format": "fp8_e4m3",

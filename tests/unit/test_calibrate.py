@@ -98,7 +98,7 @@ def test_scales_that_the_engine_lost_are_no_evidence(folder: Path, made: Calibra
 
 def test_the_turns_that_made_them_decide_nothing(folder: Path, made: Calibrated) -> None:
     for folds in ((), (0,), (0, 3)):
-        with pytest.raises(DataError, match=r"^kv\.ref\.scales_from: turns of conversations .*; gate on other folds"):
+        with pytest.raises(DataError, match=r"^kv\.ref\.scales_from: turns of conversations .*; take other folds"):
             gate(using(folder, made, folds=folds))
 
 

@@ -68,8 +68,21 @@ def test_what_is_measured_more_surely_weighs_more() -> None:
     rest = one("all", *(x + 1 for x in noisy)), one("without-0", 1.0, 1.0, 1.0, 1.0)
     (found,) = rank(("0",), [*rest, one("only-0", 0.2, 0.1, 0.1, 0.0)])
     assert (found.brings, found.saves) == (pytest.approx(0.4), pytest.approx(0.2))
-    assert found.harm == pytest.approx((0.4 * 9 + 0.2) / 10)
-    assert found.error == pytest.approx(math.sqrt(4 * statistics.variance([0.2, 0.1, 0.1, 0.0]) * 9 / 10))
+    weight = (9 + 1 / 9) / (9 + 1 / 9 + 2)
+    assert found.harm == pytest.approx(0.4 * weight + 0.2 * (1 - weight))
+    assert found.error == pytest.approx(
+        math.sqrt((weight**2 + 9 * (1 - weight) ** 2) * 4 * statistics.variance([0.2, 0.1, 0.1, 0.0]))
+    )
+
+
+def test_an_effect_that_others_mask_is_not_lost() -> None:
+    """What sparing saves is nothing, to the last digit, as long as something else breaks the replies too."""
+
+    def one(name: str, *shares: float) -> Pass:
+        return replace(world({}, 1.0)([replace(NVFP4, name=name)])[0], shares=shares)
+
+    (found,) = rank(("0",), [one("all", 0.5, 0.3), one("without-0", 0.5, 0.3), one("only-0", 0.5, 0.3)])
+    assert found.harm == pytest.approx(0.8 / 10)
 
 
 def test_the_fewest_layers_that_do_are_found() -> None:
