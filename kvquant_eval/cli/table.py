@@ -74,6 +74,8 @@ def show_search(document: Mapping[str, Any], folder: Path, console: Console | No
     console.print(Text(f"\n{decision} (exit status {document['exit_code']})", style=f"bold {STYLES[decision]}"))
     for reason in document["reasons"][:MOST_REASONS]:
         console.print(Padding.indent(Text(safe(reason)), 2))
+    for note in (document["confirm"] or {"notes": []})["notes"]:
+        console.print(Text(safe(note)), soft_wrap=True)
     console.print(Text(f"report: {one_line(str(folder / 'search.md'))}"), soft_wrap=True)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from kvquant_eval.cli.main import main
+from kvquant_eval.cli.main import Interrupted, main
 from kvquant_eval.io.runcards import read_cards
 from tests.fakes.cli import arguments
 from tests.fakes.nursery import forked_children
@@ -53,6 +54,7 @@ def test_what_is_found_is_confirmed_and_can_be_pasted(found: tuple[Path, int, st
     assert document["flags"] == flags
     assert document["passes"] == {"sensitivity": 12, "choose": document["passes"]["choose"], "confirm": 7}  # type: ignore[index]
     assert f"vLLM: {flags}" in printed
+    assert "The policy asks for 30 and 10; here for 15 turns" in printed
     assert "PROMOTE (exit status 0)" in printed
     assert (folder / "search.md").read_text().count(flags) == 1
     assert "<svg" in (folder / "search.html").read_text()
@@ -139,6 +141,17 @@ def test_what_is_confirmed_on_a_part_of_the_set_moves_no_alias_and_says_what_it_
 def test_a_search_has_folds_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search(tmp_path, "kv=[fp8_e4m3]", "golden.folds=[1]") == 2
     assert "golden.folds: all for a search, which has folds of its own, got [1]; set search." in capsys.readouterr().err
+
+
+def test_an_interrupted_search_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr("kvquant_eval.cli.search.search", interrupted)
+    assert search(tmp_path, "kv=[fp8_e4m3]") == 143
+    assert capsys.readouterr().err == "kvquant-eval: SIGTERM; the same command uses again what was replayed\n"
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
