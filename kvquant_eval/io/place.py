@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from os.path import relpath
 from pathlib import Path
 from typing import Self
 
@@ -60,7 +61,7 @@ class Place:
             child.__exit__(None, None, None)
 
     def _take(self, name: str, spec: EngineSpec, log: Path, timeout_s: float) -> Child:
-        kept = self._child if self._changed(spec) else None
+        kept = self._child if self._changed(spec, log) else None
         if kept is None:
             self.close()
             self._child = kept = Child(log, timeout_s, self.env).__enter__()
@@ -70,9 +71,9 @@ class Place:
         self._spec = spec
         return kept
 
-    def _changed(self, spec: EngineSpec) -> bool:
+    def _changed(self, spec: EngineSpec, log: Path) -> bool:
         """Whether the engine that is there has become the one that is wanted. One that died while it was kept has not:
-        that is no fault of the arm which comes next.
+        that is no fault of the arm which comes next. ``log`` then says in whose log the engine goes on.
         """
         if self._child is None or self._spec is None or not _exchangeable(self._spec, spec):
             return False
@@ -80,6 +81,9 @@ class Place:
             self._child.call("treat", treatment=to_data(spec.treatment))
         except EngineDied:
             return False
+        if self._child.log != log:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"This arm took over an engine, whose log is {relpath(self._child.log, log.parent)}\n")
         return True
 
 
