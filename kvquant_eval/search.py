@@ -103,12 +103,16 @@ class _Sweep:
     prepared: Prepared
     folder: RunFolder
     places: Sequence[Place]
-    passes: int = 0
     floor: float | None = None
     kv: Mapping[str, str] = field(default_factory=dict)
     plain: float = 0.0
     layers: tuple[int, ...] = ()
     done: set[str] = field(default_factory=set)
+
+    @property
+    def passes(self) -> int:
+        """Arms that were run, the baseline and its controls among them."""
+        return len(self.done)
 
     def run(self, treatments: Sequence[KVTreatment]) -> list[Pass]:
         """Replay and judge these treatments. Raises DataError for one that could not be compared."""
@@ -117,7 +121,6 @@ class _Sweep:
         self.folder.write_plan(self.prepared)
         records = Stage(settings, plan, self.folder, self.places).replay()
         self.done |= {arm.name for arm in plan.arms}
-        self.passes = len(self.done)
         questions = asked(settings, self.prepared, self.golden.turns, records)
         answers = gather(questions, oracles(settings), self.folder.answers)
         judgement = judge(settings, self.prepared, self.golden.turns, records, answers)
