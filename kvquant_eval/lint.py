@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvquant_eval.core.forecast import best_case
-from kvquant_eval.core.gate import CandidateResult
 from kvquant_eval.core.lint.duplicates import check_duplicates
 from kvquant_eval.core.lint.fault import Fault, Placed, Severity, warning
 from kvquant_eval.core.lint.prefix import Reuse, describe, find_poison, first_difference, reordered, reuse
@@ -16,6 +15,7 @@ from kvquant_eval.core.lint.secrets import check_secrets
 from kvquant_eval.core.lint.shape import ClassShape, check_shape, shapes
 from kvquant_eval.core.lint.tools import check_tools
 from kvquant_eval.core.records import Decision, RenderedTurn
+from kvquant_eval.core.results import CandidateResult
 from kvquant_eval.core.score import Scorer, who_is_asked
 from kvquant_eval.core.scorers.code import KIND as PYTHON
 from kvquant_eval.core.scorers.judge import KIND as JUDGE

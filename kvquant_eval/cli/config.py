@@ -18,7 +18,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from kvquant_eval.cli.parts import baseline, calibration, candidate, pinned_scales, score_rules
+from kvquant_eval.cli.parts import baseline, calibration, candidate, pinned_scales, score_rules, tier
 from kvquant_eval.cli.plain import (
     check_plain,
     known_keys,
@@ -154,13 +154,14 @@ def build(data: Mapping[str, Any]) -> Settings:
     repair = value(bool, gate.pop("repair", False), "gate.repair")
     workloads = mapping(top.get("workloads", {}), "workloads")
     rules = {name: score_rules(workload, f"workloads.{name}") for name, workload in workloads.items()}
+    tiers = {name: tier(each, f"workloads.{name}") for name, each in workloads.items()}
     scorer = known_keys(top.get("scorer", {}), ["code", "judge"], "scorer")
     golden = known_keys(top["golden"], ["path", "folds"], "golden")
     replay = record(ReplaySettings, top.get("replay", {}), "replay")
     scorers = build_scorers(workloads, _own_scorers)
     kv, own = mapping(top.get("kv", {}), "kv"), known_keys(top.get("calibrate", {}), ["per"], "calibrate")
     made = {name: found for name, each in kv.items() if (found := calibration(name, each))}
-    policy, scorers = every_score(record(Policy, gate, "gate", scores=rules), scorers, replay.mode)
+    policy, scorers = every_score(record(Policy, gate, "gate", scores=rules, tiers=tiers), scorers, replay.mode)
     return Settings(
         model=record(ModelSpec, top["model"], "model"),
         engine=record(EngineSettings, top["engine"], "engine", platform=platform()),

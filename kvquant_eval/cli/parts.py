@@ -10,7 +10,7 @@ from typing import Any
 from kvquant_eval.cli.plain import known_keys, mapping, record, shown, value
 from kvquant_eval.core.codec import DataError, to_data
 from kvquant_eval.core.limits import check_name
-from kvquant_eval.core.policy import ScorePolicy
+from kvquant_eval.core.policy import ScorePolicy, Tier
 from kvquant_eval.core.scales import Calibration, checked
 from kvquant_eval.core.settings import CANDIDATE_MARKS, check_halves
 from kvquant_eval.core.treatment import KVTreatment, Realisation, together
@@ -73,7 +73,7 @@ def baseline(kv: Any) -> KVTreatment:
 def score_rules(workload: Any, where: str) -> dict[str, dict[str, Any]]:
     """The scores of a class as ``Policy`` takes them: without their scorers. Raises DataError."""
     check_name("workloads", where.removeprefix("workloads."))
-    scores = mapping(known_keys(workload, ["scores"], where).get("scores"), f"{where}.scores")
+    scores = mapping(known_keys(workload, ["scores", "tier"], where).get("scores"), f"{where}.scores")
     for name in scores:
         check_name(f"{where}.scores", name)
     rules = {name: {**mapping(rule, f"{where}.scores.{name}")} for name, rule in scores.items()}
@@ -81,6 +81,11 @@ def score_rules(workload: Any, where: str) -> dict[str, dict[str, Any]]:
         rule.pop("scorer", None)
         _check_score(rule, f"{where}.scores.{name}")
     return rules
+
+
+def tier(workload: Mapping[str, Any], where: str) -> Tier:
+    """How the class counts. Raises DataError."""
+    return value(Tier, workload.get("tier", Tier.CRITICAL), f"{where}.tier")
 
 
 def _check_score(rule: Mapping[str, Any], where: str) -> None:

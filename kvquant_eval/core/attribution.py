@@ -14,8 +14,8 @@ from typing import Any
 from kvquant_eval.core.arms import Arm, ArmRecord
 from kvquant_eval.core.codec import to_data
 from kvquant_eval.core.fidelity import TurnFidelity, summarise
-from kvquant_eval.core.gate import CandidateResult
 from kvquant_eval.core.records import Role
+from kvquant_eval.core.results import CandidateResult
 from kvquant_eval.core.stored import StoredCodes, StoredLayer, total
 from kvquant_eval.core.treatment import UNQUANTIZED, Realisation
 

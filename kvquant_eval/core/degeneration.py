@@ -10,7 +10,7 @@ from enum import StrEnum
 from kvquant_eval.core.outcome import LOOP_REPEATS, LOOP_TOKENS, borders
 from kvquant_eval.core.records import Finding, GoldenTurn, Measure, Outcome, RenderedTurn, Replay, ReplayKey
 from kvquant_eval.core.score import Places
-from kvquant_eval.core.stats import sign_flip
+from kvquant_eval.core.stats import clustered, sign_flip
 from kvquant_eval.core.thinking import said
 
 SAME_TOKENS = 16
@@ -117,10 +117,7 @@ def contrast(baseline: Mapping[ReplayKey, Signs], arm: Mapping[ReplayKey, Signs]
         signs=_counted(arm[key] for key in pairs),
         baseline_signs=_counted(baseline[key] for key in pairs),
         classes={w: (n, after, before) for w, (n, after, before) in sorted(classes.items())},
-        p=sign_flip(
-            [sum(epochs) / len(epochs) for epochs in moved.values()],
-            [places[turn_id][1].conversation_id for turn_id, _ in moved],
-        ),
+        p=_surplus(moved, places),
     )
 
 
@@ -138,7 +135,14 @@ def judge_rise(arm: Degeneration, controls: Sequence[Degeneration], level: float
     floor = max((control.rise for control in controls if control.rise > 0), default=0)
     counts = f"{arm.degenerate} of {arm.n} against the baseline's {arm.baseline} (p = {arm.p:.2g})"
     what = f"{counts}, the controls rise by at most {floor}; {by_sign}"
-    return [Finding(where="degenerate replies", what=what, invalid=False, holds=True)]
+    return [Finding(where="degenerate replies", what=what, invalid=False, holds=True, p=arm.p)]
+
+
+def _surplus(moved: Mapping[tuple[str, Measure], Sequence[int]], places: Places) -> float:
+    if not moved:
+        return 1.0
+    means = [sum(epochs) / len(epochs) for epochs in moved.values()]
+    return sign_flip(clustered(means, [places[turn_id][1].conversation_id for turn_id, _ in moved]))
 
 
 def _counted(replies: Iterable[Signs]) -> dict[Sign, int]:

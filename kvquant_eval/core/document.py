@@ -14,12 +14,12 @@ from kvquant_eval.core.degeneration import Degeneration
 from kvquant_eval.core.diagnosis import Diagnosis
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.fidelity import as_data as fidelity_data
-from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.judge import Judgement
-from kvquant_eval.core.noise import Noise, Place
+from kvquant_eval.core.judge_noise import JudgeNoise, Place
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.range_profile import as_data as range_data
 from kvquant_eval.core.records import GoldenSet, Prepared, Role, ScoreDelta
+from kvquant_eval.core.results import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.scales import ScaleSource
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.size import nominal_bytes
@@ -260,7 +260,7 @@ def _outcomes(record: ArmRecord) -> dict[str, int]:
 
 
 def _result(
-    result: CandidateResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, Noise]
+    result: CandidateResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, JudgeNoise]
 ) -> dict[str, Any]:
     return {
         "decision": str(result.decision),
@@ -289,7 +289,7 @@ def _degeneration(counted: Degeneration) -> dict[str, Any]:
 
 
 def _class(
-    workload: str, judged: ClassResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, Noise]
+    workload: str, judged: ClassResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, JudgeNoise]
 ) -> dict[str, Any]:
     """``noise`` stands beside a score that asks somebody, and beside no other."""
     return {

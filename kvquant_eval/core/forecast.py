@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvquant_eval.core.gate import CandidateResult, decide
+from kvquant_eval.core.gate import Grounds, decide
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import (
     Block,
@@ -21,6 +21,7 @@ from kvquant_eval.core.records import (
     Rollout,
     ScoreDelta,
 )
+from kvquant_eval.core.results import CandidateResult
 from kvquant_eval.core.score import Score
 from kvquant_eval.core.settings import Settings
 
@@ -119,7 +120,8 @@ def best_case(settings: Settings, rendered: Sequence[RenderedTurn], turns: Seque
         if points is not None
     ]
     skipped = Counter(turn.workload for turn in rendered if turn.skip)
-    return decide(deltas, settings.policy, {(d.turn_id, d.scorer): d.baseline or 0.0 for d in deltas}, skipped)
+    headroom = {(d.turn_id, d.scorer): d.baseline or 0.0 for d in deltas}
+    return decide(deltas, settings.policy, Grounds(headroom=headroom, skipped=skipped))
 
 
 def _points(settings: Settings, name: str, turn: GoldenTurn, rendered: RenderedTurn) -> float | None:

@@ -2,99 +2,81 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvquant_eval.core.compare import Key
-from kvquant_eval.core.noise import Noise, Place, drowns
-from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
+from kvquant_eval.core.confirm import Confirmation
+from kvquant_eval.core.judge_noise import JudgeNoise, Place, drowns
+from kvquant_eval.core.policy import DISASTER, Policy, Rule, ScorePolicy, ScoreRole, Tier
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
-from kvquant_eval.core.stats import Interval, clustered_t, further_turns, no_flip, sign_flip
+from kvquant_eval.core.results import CandidateResult, ClassResult, ScoreResult
+from kvquant_eval.core.stats import holm
+from kvquant_eval.core.strata import Position, Stratum
+from kvquant_eval.core.summary import drop_of, has_drop, summarise
 
-PRACTICABLE = 100
-"""Times the turns of a class beyond which it is no advice to write more."""
+Said = tuple[Verdict, str]
+"""What speaks for which verdict, in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreResult:
-    """One score over one class. Means, bounds and drops are points; ``drop_nats`` is the mean drop of the log score,
-    None where a score is 0; counts are turns. Gate scores count the turns with headroom only.
+class Grounds:
+    """What is known beside the drops.
+
+    ``headroom`` is the baseline score of each (turn, scorer), from baseline and repeat; ``skipped`` counts the turns of
+    each class that no arm could run; ``judges`` is how far those who are asked differ from themselves; ``positions``
+    are where turns stand, for strata; ``confirmations`` are second tests of flags (None: there was no such stage).
     """
 
-    role: ScoreRole
-    margin: float
-    flag_over: float
-    n_turns: int
-    n_headroom: int
-    baseline_mean: float
-    candidate_mean: float
-    mean_drop: float
-    ci_lower: float | None
-    ci_upper: float | None
-    drop_nats: float | None
-    recovery: float | None
-    drops_over: int
-    gains_over: int
-    direction_p: float
-    flagged_raw: int
-    flagged_confirmed: int | None = None
+    headroom: Mapping[Key, float]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    judges: Mapping[Place, JudgeNoise] = field(default_factory=dict)
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    confirmations: Mapping[Key, Confirmation] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassResult:
-    """The verdict over one workload class, with its reasons."""
+class Charge:
+    """A reason to hold, and its chance ``p`` where nothing is lost. All charges against an arm are one family, adjusted
+    by Holm: together they hold an arm that loses nothing with a chance of ``hold_level`` at most.
+    """
 
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    n_turns: int
-    n_headroom: int
-    n_missing: int
-    scores: Mapping[str, ScoreResult]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CandidateResult:
-    """The decision over one arm."""
-
-    decision: Decision
-    reasons: tuple[str, ...]
-    classes: Mapping[str, ClassResult]
-    flagged: tuple[ScoreDelta, ...] = ()
-    findings: tuple[Finding, ...] = field(default=())
+    workload: str
+    sentence: str
+    p: float
 
 
 def decide(
-    deltas: Sequence[ScoreDelta],
-    policy: Policy,
-    headroom: Mapping[Key, float],
-    skipped: Mapping[str, int],
-    findings: Sequence[Finding] = (),
-    noise: Mapping[Place, Noise] | None = None,
+    deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds, findings: Sequence[Finding] = ()
 ) -> CandidateResult:
-    """Judge one arm against its baseline.
-
-    ``headroom`` is the baseline score of each (turn, scorer), from baseline and repeat; ``skipped`` counts the turns of
-    each class that no arm could run; ``noise`` is that of scores that ask somebody. Any subset of turns can be decided.
-    No evidence is never PROMOTE.
-    """
-    classes = {
-        workload: _judge_class(
-            workload,
-            [d for d in deltas if d.workload == workload],
-            policy,
-            headroom,
-            skipped.get(workload, 0),
-            noise or {},
-        )
-        for workload in policy.scores
-    }
-    decision, reasons = _join(classes, policy, findings)
-    gating = {(w, s) for w, scores in policy.scores.items() for s, p in scores.items() if p.role is ScoreRole.GATE}
-    flagged = [d for d in deltas if (d.workload, d.scorer) in gating and _over(d, policy)]
-    flagged.sort(key=lambda d: (-(d.drop or 0.0), d.turn_id, d.scorer))
+    """Judge one arm against its baseline. Any subset of turns can be decided. No evidence is never PROMOTE."""
+    by_class: dict[str, list[ScoreDelta]] = defaultdict(list)
+    for delta in deltas:
+        by_class[delta.workload].append(delta)
+    scores = {name: _summaries(by_class[name], rules, policy, grounds) for name, rules in policy.scores.items()}
+    tested = [f for f in findings if f.holds and f.p is not None]
+    charges = [
+        *_charges(scores, policy, grounds),
+        *(Charge(workload="", sentence=_line(f), p=f.p or 0.0) for f in tested),
+    ]
+    proven: dict[str, list[str]] = defaultdict(list)
+    for charge, p in zip(charges, holm([charge.p for charge in charges]), strict=True):
+        if p < policy.hold_level:
+            among = f" (p = {p:.2g} among {len(charges)} reasons to hold)" if len(charges) > 1 else f" (p = {p:.2g})"
+            proven[charge.workload].append(charge.sentence + among)
+    classes = {name: _judge_class(name, by_class[name], scores[name], policy, grounds, proven[name]) for name in scores}
+    decision, reasons = _join(classes, policy, findings, proven[""])
+    confirmations = grounds.confirmations or {}
+    flagged = [d for d in deltas if has_drop(d) and _is_flagged(d, policy, confirmations)]
+    flagged.sort(key=lambda d: (_q(d, confirmations), -drop_of(d), d.turn_id, d.scorer))
     return CandidateResult(
-        decision=decision, reasons=reasons, classes=classes, flagged=tuple(flagged), findings=tuple(findings)
+        decision=decision,
+        reasons=reasons,
+        classes=classes,
+        flagged=tuple(flagged),
+        findings=tuple(findings),
+        confirmations=confirmations,
     )
 
 
@@ -104,172 +86,203 @@ def worst(decisions: Sequence[Decision]) -> Decision:
     return min(decisions, key=order.index, default=Decision.INVALID)
 
 
+def is_disaster(result: CandidateResult, policy: Policy) -> str:
+    """Why no more turns are needed: a gating score's lower bound lies beyond ``DISASTER`` margins (empty: they are).
+
+    Only the turns run so far speak, so it can hold, and never promote.
+    """
+    for workload, judged in result.classes.items():
+        for name, score in judged.scores.items():
+            far = DISASTER * score.margin
+            proven = score.ci_lower is not None and score.ci_lower > far and score.beyond_p < policy.hold_level
+            if proven and score.role is ScoreRole.GATE and policy.tier(workload) is not Tier.ADVISORY:
+                return f"{workload}: {name}: {_drop(score)} after {score.n_turns} turns is beyond {far:g}"
+    return ""
+
+
 def _join(
-    classes: Mapping[str, ClassResult], policy: Policy, findings: Sequence[Finding]
+    classes: Mapping[str, ClassResult], policy: Policy, findings: Sequence[Finding], proven: Sequence[str]
 ) -> tuple[Decision, tuple[str, ...]]:
     """The classes' verdicts to a decision. Under ``zero_flags`` only the hardest class decides; a finding that holds
     does so under every rule.
     """
-    invalid = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.invalid)
-    unfinished = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.unfinished)
+    invalid = tuple(_line(finding) for finding in findings if finding.invalid)
+    unfinished = tuple(_line(finding) for finding in findings if finding.unfinished)
     if invalid or unfinished:
         return (Decision.INVALID, invalid) if invalid else (Decision.INCONCLUSIVE, unfinished)
-    held = tuple(f"{finding.where}: {finding.what}" for finding in findings if finding.holds)
-    deciding = [policy.hardest] if policy.rule is Rule.ZERO_FLAGS else list(classes)
-    for verdict, decision in ((Verdict.FAIL, Decision.HOLD), (Verdict.INCONCLUSIVE, Decision.INCONCLUSIVE)):
-        reasons = tuple(f"{w}: {r}" for w in deciding if classes[w].verdict is verdict for r in classes[w].reasons)
-        reasons += held if decision is Decision.HOLD else ()
-        if reasons:
-            return decision, reasons
+    held = (*(_line(finding) for finding in findings if finding.holds and finding.p is None), *proven)
+    deciding = [w for w in classes if policy.tier(w) is not Tier.ADVISORY]
+    must_pass = [w for w in deciding if policy.tier(w) is Tier.CRITICAL]
+    if policy.rule is Rule.ZERO_FLAGS:
+        deciding = must_pass = [policy.hardest]
+    reasons = tuple(f"{w}: {r}" for w in deciding if classes[w].verdict is Verdict.FAIL for r in classes[w].reasons)
+    if reasons or held:
+        return Decision.HOLD, reasons + held
+    reasons = tuple(
+        f"{w}: {r}" for w in must_pass if classes[w].verdict is Verdict.INCONCLUSIVE for r in classes[w].reasons
+    )
+    if reasons:
+        return Decision.INCONCLUSIVE, reasons
     total = sum(result.n_turns for result in classes.values())
     if total < policy.min_turns:
         return Decision.INCONCLUSIVE, (f"golden set: at least {policy.min_turns} turns compared, got {total}",)
-    return Decision.PROMOTE, tuple(f"{w}: {r}" for w in deciding for r in classes[w].reasons)
+    return Decision.PROMOTE, tuple(f"{w}: {r}" for w in must_pass for r in classes[w].reasons)
+
+
+def _summaries(
+    deltas: Sequence[ScoreDelta], rules: Mapping[str, ScorePolicy], policy: Policy, grounds: Grounds
+) -> dict[str, ScoreResult]:
+    found = {}
+    for name, rule in rules.items():
+        paired = [d for d in deltas if d.scorer == name and has_drop(d)]
+        room = [d for d in paired if grounds.headroom.get((d.turn_id, name), 0.0) >= policy.headroom_points]
+        counted = room if rule.role is ScoreRole.GATE else paired
+        if counted:
+            found[name] = summarise(paired, counted, len(room), rule, policy, grounds.positions, grounds.confirmations)
+    return found
+
+
+def _charges(scores: Mapping[str, Mapping[str, ScoreResult]], policy: Policy, grounds: Grounds) -> Iterator[Charge]:
+    """Everything that may hold the arm by chance."""
+    if policy.rule is Rule.ZERO_FLAGS:
+        return
+    for workload, found in scores.items():
+        for name, score in found.items():
+            drowned = drowns(grounds.judges.get((workload, name)), score.margin)
+            if score.role is ScoreRole.REPORT or drowned or policy.tier(workload) is Tier.ADVISORY:
+                continue
+            over = f"{name}: {_drop(score)} is beyond the margin of {score.margin:g}"
+            yield Charge(workload=workload, sentence=over, p=score.beyond_p)
+            if score.role is ScoreRole.GATE and workload == policy.hardest:
+                counts = f"{score.drops_over} turns drop over {score.flag_over:g} points"
+                sentence = f"{name}: {counts} against {score.gains_over} that gain as much"
+                yield Charge(workload=workload, sentence=sentence, p=score.direction_p)
+            if score.role is ScoreRole.GATE and policy.rule is Rule.STRICT:
+                for part in score.strata:
+                    sentence = f"{name}, {part.name}: {_drop(part)} is beyond the margin of {score.margin:g}"
+                    yield Charge(workload=workload, sentence=sentence, p=part.beyond_p)
 
 
 def _judge_class(
     workload: str,
     deltas: Sequence[ScoreDelta],
+    scores: Mapping[str, ScoreResult],
     policy: Policy,
-    headroom: Mapping[Key, float],
-    skipped: int,
-    noise: Mapping[Place, Noise],
+    grounds: Grounds,
+    proven: Sequence[str],
 ) -> ClassResult:
-    results: dict[str, ScoreResult] = {}
-    fails: list[str] = []
-    opens: list[str] = []
-    passes: list[str] = []
-    missing = {d.turn_id: d.missing or "a drop that is no number" for d in deltas if not _has_drop(d)}
-    hardest = workload == policy.hardest
+    said: list[Said] = [(Verdict.FAIL, sentence) for sentence in proven]
     for name, rule in policy.scores[workload].items():
-        paired = [d for d in deltas if d.scorer == name and _has_drop(d)]
-        room = [d for d in paired if headroom.get((d.turn_id, name), 0.0) >= policy.headroom_points]
-        counted = room if rule.role is ScoreRole.GATE else paired
-        if not counted:
-            if rule.role is ScoreRole.GATE:
-                opens.append(f"{name}: no turn with headroom")
-            continue
-        interval = _interval(counted)
-        result = _summarise(paired, counted, len(room), interval, rule)
-        results[name] = result
-        drowned = _drowned(name, noise.get((workload, name)), rule)
-        for bucket, sentence in drowned or _judge_score(name, result, interval, rule, policy, hardest):
-            {Verdict.FAIL: fails, Verdict.INCONCLUSIVE: opens, Verdict.PASS: passes}[bucket].append(sentence)
+        drowned = drowns(grounds.judges.get((workload, name)), rule.margin)
+        if rule.role is ScoreRole.GATE and name not in scores:
+            said.append((Verdict.INCONCLUSIVE, f"{name}: no turn with headroom"))
+        elif drowned and rule.role is not ScoreRole.REPORT:
+            said.append((Verdict.INCONCLUSIVE if rule.role is ScoreRole.GATE else Verdict.PASS, f"{name}: {drowned}"))
+        elif rule.role is ScoreRole.GATE:
+            said += _judge_score(name, scores[name], policy)
+    said += _confirmed(workload, deltas, policy, grounds)
+    said += _critical(deltas, policy, grounds)
+    missing = {d.turn_id: d.missing or "a drop that is no number" for d in deltas if not has_drop(d)}
+    skipped = grounds.skipped.get(workload, 0)
     if missing:
         turn_id, why = sorted(missing.items())[0]
-        opens.append(f"{len(missing)} turns without a pair of scores, such as {turn_id} ({why})")
-    if skipped and hardest:
-        opens.append(f"{skipped} turns skipped in the hardest class")
-    verdict = Verdict.FAIL if fails else Verdict.INCONCLUSIVE if opens else Verdict.PASS
+        line = f"{len(missing)} turns without a pair of scores, such as {turn_id} ({why})"
+        said.append((Verdict.INCONCLUSIVE, line))
+    if skipped and workload == policy.hardest:
+        said.append((Verdict.INCONCLUSIVE, f"{skipped} turns skipped in the hardest class"))
+    verdicts = {verdict for verdict, _ in said}
+    verdict = next(v for v in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts or v is Verdict.PASS)
     return ClassResult(
         verdict=verdict,
-        reasons=tuple(fails or opens or passes),
-        n_turns=len({d.turn_id for d in deltas if _has_drop(d)}),
-        n_headroom=min((r.n_headroom for r in results.values() if r.role is ScoreRole.GATE), default=0),
+        reasons=tuple(sentence for found, sentence in said if found is verdict),
+        n_turns=len({d.turn_id for d in deltas if has_drop(d)}),
+        n_headroom=min((r.n_headroom for r in scores.values() if r.role is ScoreRole.GATE), default=0),
         n_missing=len(missing) + skipped,
-        scores=results,
+        scores=scores,
     )
 
 
-def _interval(counted: Sequence[ScoreDelta]) -> Interval:
-    interval = clustered_t([_drop(d) for d in counted], [d.conversation_id for d in counted])
-    yes_no = all({d.baseline, d.candidate} <= {0.0, 100.0} for d in counted)
-    return no_flip(interval, len(counted)) if yes_no and not any(map(_drop, counted)) else interval
-
-
-def _drowned(name: str, noise: Noise | None, rule: ScorePolicy) -> list[tuple[Verdict, str]]:
-    """What is said of a score that its own noise drowns: it leaves the class open where it gates, and holds nothing."""
-    why = drowns(noise, rule.margin)
-    if why is None or rule.role is ScoreRole.REPORT:
-        return []
-    return [(Verdict.INCONCLUSIVE if rule.role is ScoreRole.GATE else Verdict.PASS, f"{name}: {why}")]
-
-
-def _judge_score(
-    name: str, result: ScoreResult, interval: Interval, rule: ScorePolicy, policy: Policy, hardest: bool
-) -> list[tuple[Verdict, str]]:
-    """What this score says about the class, as (verdict, sentence) pairs; nothing for a score that only reports."""
-    if rule.role is ScoreRole.REPORT:
-        return []
-    drop = f"mean drop {interval.mean:.2f} points [{interval.lower:.2f}, {interval.upper:.2f}]"
-    if rule.role is ScoreRole.BOUND:
-        proven = interval.lower > rule.margin
-        return [(Verdict.FAIL, f"{name}: {drop} is beyond the margin of {rule.margin:g}")] if proven else []
-    said: list[tuple[Verdict, str]] = []
-    if result.n_headroom < policy.min_headroom:
-        said.append(
-            (
-                Verdict.INCONCLUSIVE,
-                f"{name}: {result.n_headroom} turns with headroom, at least {policy.min_headroom} are needed",
-            )
-        )
+def _judge_score(name: str, score: ScoreResult, policy: Policy) -> Iterator[Said]:
+    """What a gating score says of its class, beside charges that were proven."""
+    if score.n_headroom < policy.min_headroom:
+        few = f"{score.n_headroom} turns with headroom, at least {policy.min_headroom} are needed"
+        yield Verdict.INCONCLUSIVE, f"{name}: {few}"
     if policy.rule is Rule.ZERO_FLAGS:
-        verdict = Verdict.FAIL if result.flagged_raw else Verdict.PASS
-        said.append((verdict, f"{name}: {result.flagged_raw} turns drop over {rule.flag_over:g} points ({drop})"))
-        return said
-    if hardest and result.direction_p < policy.direction_p:
-        counts = f"{result.drops_over} turns drop over {rule.flag_over:g} points against {result.gains_over} that gain"
-        said.append((Verdict.FAIL, f"{name}: {counts} as much (p = {result.direction_p:.2g}; {drop})"))
-    said.append(_non_inferior(name, drop, result, interval, rule, policy))
-    return said
+        verdict = Verdict.FAIL if score.flagged_raw else Verdict.PASS
+        flags = f"{score.flagged_raw} turns drop over {score.flag_over:g} points"
+        yield verdict, f"{name}: {flags} ({_drop(score)})"
+        return
+    yield _non_inferior(name, score, score.margin, policy)
+    if policy.rule is Rule.STRICT:
+        for part in score.strata:
+            if part.ci_upper is None or part.ci_upper >= score.margin:
+                yield Verdict.INCONCLUSIVE, f"{name}, {part.name}: {_drop(part)} does not settle {score.margin:g}"
 
 
-def _non_inferior(
-    name: str, drop: str, result: ScoreResult, interval: Interval, rule: ScorePolicy, policy: Policy
-) -> tuple[Verdict, str]:
-    if interval.lower > rule.margin:
-        return Verdict.FAIL, f"{name}: {drop} is beyond the margin of {rule.margin:g}"
-    if interval.upper < -policy.anomalous_gain:
+def _non_inferior(name: str, score: ScoreResult, margin: float, policy: Policy) -> Said:
+    drop, upper = _drop(score), score.ci_upper
+    if upper is not None and upper < -policy.anomalous_gain:
         return Verdict.INCONCLUSIVE, f"{name}: {drop} is a gain too good to be true"
-    if interval.upper < rule.margin:
-        return Verdict.PASS, f"{name}: {drop} stays within the margin of {rule.margin:g}"
-    more = further_turns(interval, result.n_headroom, rule.margin)
-    if more > PRACTICABLE * result.n_headroom:
+    if upper is not None and upper < margin:
+        return Verdict.PASS, f"{name}: {drop} stays within the margin of {margin:g}"
+    if score.ci_lower is not None and score.ci_lower > margin:
+        chance = "which may be chance among so many reasons to hold"
+        return Verdict.INCONCLUSIVE, f"{name}: {drop} is beyond the margin of {margin:g}, {chance}"
+    if score.further_turns is None:
         hint = "; it lies on the margin, where more turns hardly help"
     else:
-        hint = f"; about {more} more turns would settle it" if more else ""
-    return Verdict.INCONCLUSIVE, f"{name}: {drop} does not settle the margin of {rule.margin:g}{hint}"
+        hint = f"; about {score.further_turns} more turns like these would settle it" if score.further_turns else ""
+    few = f" of {score.n_conversations} conversations" if _few(score, policy) else ""
+    return Verdict.INCONCLUSIVE, f"{name}: {drop}{few} does not settle the margin of {margin:g}{hint}"
 
 
-def _summarise(
-    paired: Sequence[ScoreDelta], counted: Sequence[ScoreDelta], n_headroom: int, interval: Interval, rule: ScorePolicy
-) -> ScoreResult:
-    """Flags look at every pair; means and bounds at the counted ones."""
-    signs = [(_drop(d) > rule.flag_over) - (_drop(d) < -rule.flag_over) for d in paired]
-    baseline = [d.baseline or 0.0 for d in counted]
-    candidate = [d.candidate or 0.0 for d in counted]
-    mean_a, mean_b = math.fsum(baseline) / len(counted), math.fsum(candidate) / len(counted)
-    nats = None
-    if min(*baseline, *candidate) > 0:
-        nats = math.fsum(math.log(a / b) for a, b in zip(baseline, candidate, strict=True)) / len(counted)
-    drops_over = sum(sign > 0 for sign in signs)
-    return ScoreResult(
-        role=rule.role,
-        margin=rule.margin,
-        flag_over=rule.flag_over,
-        n_turns=len(paired),
-        n_headroom=n_headroom,
-        baseline_mean=mean_a,
-        candidate_mean=mean_b,
-        mean_drop=interval.mean,
-        ci_lower=interval.lower if math.isfinite(interval.lower) else None,
-        ci_upper=interval.upper if math.isfinite(interval.upper) else None,
-        drop_nats=nats,
-        recovery=100.0 * mean_b / mean_a if mean_a > 0 else None,
-        drops_over=drops_over,
-        gains_over=sum(sign < 0 for sign in signs),
-        direction_p=sign_flip(signs, [d.conversation_id for d in paired]),
-        flagged_raw=drops_over if rule.role is ScoreRole.GATE else 0,
-    )
+def _few(score: ScoreResult, policy: Policy) -> bool:
+    """Whether so few conversations could not settle the margin had nothing moved: a break in one more would be over
+    it.
+    """
+    return 100.0 * (1 - 0.05 ** (1 / score.n_conversations)) > score.margin and policy.largest_break > 0
 
 
-def _has_drop(delta: ScoreDelta) -> bool:
-    return delta.drop is not None and math.isfinite(delta.drop)
+def _confirmed(workload: str, deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> Iterator[Said]:
+    """Flags of the hardest class that a second test confirmed."""
+    if workload != policy.hardest or not grounds.confirmations:
+        return
+    for d in deltas:
+        found = grounds.confirmations.get((d.turn_id, d.scorer))
+        if found and found.confirmed:
+            again = f"{found.drop:.0f} points over {found.epochs} fresh epochs (p = {found.holm:.2g})"
+            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id} drops by {again}"
 
 
-def _drop(delta: ScoreDelta) -> float:
-    return delta.drop if delta.drop is not None else 0.0
+def _critical(deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> Iterator[Said]:
+    """Turns that may never regress. Where flags are put to a second test, that decides."""
+    wanted = {*policy.critical_turns}
+    for d in deltas:
+        rule = policy.scores[d.workload][d.scorer]
+        if d.turn_id not in wanted or rule.role is not ScoreRole.GATE or not has_drop(d):
+            continue
+        second = (grounds.confirmations or {}).get((d.turn_id, d.scorer))
+        if drop_of(d) > rule.flag_over and (second is None or second.confirmed):
+            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id}, which may never regress, drops by {drop_of(d):.2f} points"
 
 
-def _over(delta: ScoreDelta, policy: Policy) -> bool:
-    return _drop(delta) > policy.scores[delta.workload][delta.scorer].flag_over
+def _is_flagged(delta: ScoreDelta, policy: Policy, confirmations: Mapping[Key, Confirmation]) -> bool:
+    rule = policy.scores[delta.workload][delta.scorer]
+    gates = rule.role is ScoreRole.GATE
+    return drop_of(delta) > rule.flag_over and (gates or (delta.turn_id, delta.scorer) in confirmations)
+
+
+def _q(delta: ScoreDelta, confirmations: Mapping[Key, Confirmation]) -> float:
+    """Where a flag stands in the reading list: tested ones by their ``q``, behind those that need no test."""
+    found = confirmations.get((delta.turn_id, delta.scorer))
+    return found.q if found else 0.0
+
+
+def _drop(found: ScoreResult | Stratum) -> str:
+    lower = "-inf" if found.ci_lower is None else f"{found.ci_lower:.2f}"
+    upper = "inf" if found.ci_upper is None else f"{found.ci_upper:.2f}"
+    return f"mean drop {found.mean_drop:.2f} points [{lower}, {upper}]"
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.where}: {finding.what}"

@@ -12,8 +12,9 @@ from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.compare import Key, compare
 from kvquant_eval.core.compounding import Compounding, compounding
 from kvquant_eval.core.degeneration import Degeneration, contrast, judge_rise, shown
-from kvquant_eval.core.gate import CandidateResult, decide, worst
-from kvquant_eval.core.noise import Noise, Place, measure, sample, second
+from kvquant_eval.core.gate import Grounds, decide, worst
+from kvquant_eval.core.judge_noise import JudgeNoise, Place, measure, sample, second
+from kvquant_eval.core.plan import group_turns
 from kvquant_eval.core.policy import ScoreRole
 from kvquant_eval.core.records import (
     Decision,
@@ -28,10 +29,12 @@ from kvquant_eval.core.records import (
     ScoreDelta,
     TurnScore,
 )
+from kvquant_eval.core.results import CandidateResult
 from kvquant_eval.core.rollout import make_rollouts
 from kvquant_eval.core.score import Answers, Ask, Places, Question, asks, questions, score_replays
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.soundness import arm_findings, baseline_findings, unfinished_findings
+from kvquant_eval.core.strata import positions
 
 ROUNDING = 1e-3
 """Nats by which a log probability may be over 0."""
@@ -52,7 +55,7 @@ class Judgement:
     arms: Mapping[str, ArmRecord]
     degeneration: Mapping[str, Degeneration]
     compounding: Mapping[str, Mapping[str, Mapping[str, Compounding]]] = field(default_factory=dict)
-    noise: Mapping[Place, Noise] = field(default_factory=dict)
+    noise: Mapping[Place, JudgeNoise] = field(default_factory=dict)
 
 
 def judge(
@@ -72,6 +75,7 @@ def judge(
     noise = measure(_baseline_asks(settings, places, records), answers or {}, settings.policy.scores)
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
+    where = positions(prepared.turns, _first_block(settings, prepared))
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in baseline_findings(r)]
     shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in unfinished_findings(r)]
     shared += [Finding(where=name, what=f"left out: {why}", invalid=False) for name, why in settings.left_out.items()]
@@ -88,9 +92,10 @@ def judge(
                 findings = [*shared, *arm_findings(record, base, settings)]
                 if role is Role.CANDIDATE:
                     findings += unfinished_findings(record)
-                    findings += judge_rise(degeneration[name], controls, settings.policy.direction_p)
+                    findings += judge_rise(degeneration[name], controls, settings.policy.hold_level)
                 room = headroom[base.arm.name]
-                results[name] = decide(deltas[name], settings.policy, room, skipped, findings, noise)
+                grounds = Grounds(headroom=room, skipped=skipped, judges=noise, positions=where)
+                results[name] = decide(deltas[name], settings.policy, grounds, findings)
         shared += _held_controls(results) if role is Role.CONTROL else []
     counted = settings.policy.require or tuple(settings.candidates)
     decision = worst([results[name].decision for name in counted])
@@ -117,12 +122,17 @@ def asked(
     settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
 ) -> list[Question]:
     """What must be asked before ``records`` can be judged; of the baseline's a sample twice, where the answer may
-    differ (``core.noise``).
+    differ (``core.judge_noise``).
     """
     places = _places(prepared, turns)
     found = [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
     twice = sample(_baseline_asks(settings, places, records))
     return [*found, *(second(ask.question) for chosen in twice.values() for ask in chosen)]
+
+
+def _first_block(settings: Settings, prepared: Prepared) -> frozenset[str]:
+    blocks = group_turns(prepared.turns, settings.sampling, settings.block_requests, settings.generate)
+    return frozenset(turn.turn_id for turn in (blocks[0] if len(blocks) > 1 else ()))
 
 
 def _baseline_asks(settings: Settings, places: Places, records: Iterable[ArmRecord]) -> list[tuple[Place, Ask]]:

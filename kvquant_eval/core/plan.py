@@ -24,6 +24,14 @@ def make_blocks(
     which finds the prompts in the prefix cache and whose lengths differ between arms without touching the forced
     scores. ``generate``: with the second.
     """
+    groups = group_turns(turns, sampling, block_requests, generate)
+    return tuple(_block(index, group, sampling, generate) for index, group in enumerate(groups))
+
+
+def group_turns(
+    turns: Sequence[RenderedTurn], sampling: Sampling, block_requests: int, generate: bool
+) -> list[list[RenderedTurn]]:
+    """The turns of each block, as ``make_blocks`` cuts them."""
     runnable = [turn for turn in turns if not turn.skip]
     order = {turn.conversation_id: i for i, turn in reversed(list(enumerate(runnable)))}
     runnable.sort(key=lambda turn: (order[turn.conversation_id], turn.turn_index))
@@ -35,7 +43,7 @@ def make_blocks(
             groups[-1].extend(conversation)
         else:
             groups.append(conversation)
-    return tuple(_block(index, group, sampling, generate) for index, group in enumerate(groups))
+    return groups
 
 
 def reorder(blocks: Sequence[Block], seed: int) -> tuple[Block, ...]:

@@ -337,7 +337,8 @@ class ScoreDelta:
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """Something the attestation or the comparison found. ``invalid`` findings forbid any verdict, ``unfinished`` ones
-    forbid PROMOTE and HOLD for now, ``holds`` ones are a reason to HOLD.
+    forbid PROMOTE and HOLD for now, ``holds`` ones are a reason to HOLD: for good, or with a chance of ``p`` where
+    nothing is lost.
     """
 
     where: str
@@ -345,6 +346,7 @@ class Finding:
     invalid: bool
     unfinished: bool = False
     holds: bool = False
+    p: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

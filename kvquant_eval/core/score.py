@@ -41,7 +41,7 @@ class Ask:
     """A scorer that must ask first: ``score`` makes points of the answer (JSON).
 
     An answer of the shape ``{"error": line}`` is none: the replay stays unscored, as an infra error. ``fickle``: who
-    answers may say otherwise when asked again, so that a sample is asked twice (``core.noise``).
+    answers may say otherwise when asked again, so that a sample is asked twice (``core.judge_noise``).
     """
 
     question: Question

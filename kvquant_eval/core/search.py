@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvquant_eval.core.codec import digest
-from kvquant_eval.core.gate import CandidateResult
 from kvquant_eval.core.mixed import Kept, in_order, keeping, place
 from kvquant_eval.core.policy import Policy, ScoreRole
 from kvquant_eval.core.records import Decision
+from kvquant_eval.core.results import CandidateResult
 from kvquant_eval.core.treatment import KVTreatment
 
 EIGHTHS = 8

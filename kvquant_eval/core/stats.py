@@ -1,16 +1,26 @@
-"""Bounds and tests on paired drops. The unit is the turn, the cluster its conversation."""
+"""Bounds and tests on paired drops. The unit is the turn, the cluster its conversation; > 0 is worse."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from numpy.typing import NDArray
+from scipy import optimize, stats
 
 CONFIDENCE = 0.95
-_SIGN_FLIPS = 20_000
+EXACT_FLIPS = 20_000_000
+"""Operations up to which ``sign_flip`` is exact: conversations times the range of the sum."""
+_RANDOM_FLIPS = 20_000
+_MOST_RANDOM = 2_000
+"""Conversations beyond which the sum of random signs is as good as normal."""
+_MOST_VALUES = 2_000
+_STEP = 0.05
+_FREQUENCIES = np.exp(np.arange(-18.0, 6.0, _STEP))
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -22,43 +32,161 @@ class Interval:
     upper: float
 
 
-def clustered_t(drops: Sequence[float], clusters: Sequence[Hashable]) -> Interval:
-    """Mean of ``drops`` with one-sided bounds from a cluster-robust standard error and Student's t, C - 1 degrees.
+@dataclass(frozen=True)
+class Clusters:
+    """Drops by conversation: ``sums`` (points) over ``sizes`` turns each, both of shape (conversations,).
 
-    The standard error is that of Miller, "Adding Error Bars to Evals" (arXiv 2411.00640), eq. 4, times C / (C - 1) for
-    few clusters. Raises ValueError for no drops.
+    ``repeats`` (> 0) is how often each of them counts: more than once to see what more of the same would show.
     """
-    if not drops:
-        raise ValueError("clustered_t: at least one drop, got none")
-    values = np.asarray(drops, dtype=float)
-    mean = float(values.mean())
-    sums = _cluster_sums(values - mean, clusters)
-    count = len(sums)
-    if count < 2:
-        return Interval(mean, -np.inf, np.inf)
-    error = float(np.sqrt(count / (count - 1) * np.square(sums).sum())) / len(values)
-    reach = float(stats.t.ppf(CONFIDENCE, count - 1)) * error
-    return Interval(mean, mean - reach, mean + reach)
+
+    sums: Array
+    sizes: Array
+    repeats: float = 1.0
+
+    @property
+    def count(self) -> float:
+        return len(self.sums) * self.repeats
+
+    @property
+    def turns(self) -> float:
+        return float(self.sizes.sum()) * self.repeats
+
+    @property
+    def mean(self) -> float:
+        return float(self.sums.sum() / self.sizes.sum())
+
+    @property
+    def worst(self) -> float:
+        """The largest mean drop of a conversation."""
+        return float((self.sums / self.sizes).max())
 
 
-def no_flip(interval: Interval, n: int) -> Interval:
-    """The interval of ``n`` yes/no scores (0 or 100 points) of which none flipped: zero spread proves nothing.
+def clustered(drops: Sequence[float], clusters: Sequence[Hashable]) -> Clusters:
+    """Sum the drops of each cluster. Raises ValueError for no drops, or a drop without its cluster."""
+    if len(drops) == 0 or len(drops) != len(clusters):
+        raise ValueError(f"clustered: a cluster for each of at least one drop, got {len(clusters)} for {len(drops)}")
+    places: dict[Hashable, int] = {}
+    codes = [places.setdefault(each, len(places)) for each in clusters]
+    return Clusters(np.bincount(codes, np.asarray(drops, dtype=float)).astype(float), np.bincount(codes).astype(float))
 
-    The upper bound is at least 100 (1 - 0.05 ** (1 / n)), the exact one-sided binomial bound at 0 of n.
+
+def standard_error(seen: Clusters) -> float:
+    """Of the mean, robust to whatever the turns of a conversation share; infinite for fewer than two.
+
+    Miller, "Adding Error Bars to Evals" (arXiv 2411.00640), eq. 4, times C / (C - 1) for few clusters.
     """
-    return replace(interval, upper=max(interval.upper, 100.0 * (1 - (1 - CONFIDENCE) ** (1 / n))))
+    if len(seen.sums) < 2:
+        return math.inf
+    residual = seen.sums - seen.mean * seen.sizes
+    few = seen.count / (seen.count - 1)
+    return math.sqrt(few * seen.repeats * float(np.square(residual).sum())) / seen.turns
 
 
-def sign_flip(signs: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """One-sided p that drops over the threshold (+1) exceed gains over it (-1) by chance, whole conversations flipped.
+def clustered_t(seen: Clusters) -> Interval:
+    """The mean with Student's t bounds, C - 1 degrees of freedom."""
+    error = standard_error(seen)
+    if math.isinf(error):
+        return Interval(seen.mean, -math.inf, math.inf)
+    reach = float(stats.t.ppf(CONFIDENCE, seen.count - 1)) * error
+    return Interval(seen.mean, seen.mean - reach, seen.mean + reach)
 
-    A mean over epochs lies between. Exact for up to 14 conversations with a net sign, else from a fixed seed. 1.0 when
-    nothing moved.
-    """
-    sums = _cluster_sums(np.asarray(signs, dtype=float), clusters)
-    sums = sums[sums != 0]
-    if len(sums) == 0 or sums.sum() <= 0:
+
+def beyond(seen: Clusters, margin: float) -> float:
+    """One-sided p of a mean drop of at most ``margin`` (points), by the same t; 1.0 for fewer than two clusters."""
+    error = standard_error(seen)
+    if math.isinf(error):
         return 1.0
+    above = seen.mean - margin
+    return float(stats.t.sf(above / error, seen.count - 1)) if error else float(above <= 0)
+
+
+def allowing_breaks(seen: Clusters, largest: float) -> float:
+    """Upper 95% bound of the mean, whatever rare breaks were not seen: no conversation loses over ``largest`` points.
+
+    The quantile of the mean under random weights of the conversations, one more among them, of average size, that loses
+    ``largest`` (or as much as the worst that was seen). It is ``largest * (1 - 0.05 ** (1 / C))`` where nothing moved,
+    Clopper and Pearson's bound where drops are nothing or all, and stays valid where a t interval misses breaks.
+    Gaffke (2005); Learned-Miller and Thomas, "A New Confidence Interval for the Mean of a Bounded Random Variable"
+    (arXiv 1905.06208).
+    """
+    worst = max(largest, seen.worst)
+    low, high = seen.mean, worst
+    if low >= high or proven_below(seen, largest, high) < CONFIDENCE:
+        return high
+    if proven_below(seen, largest, low) >= CONFIDENCE:
+        return low
+    return float(optimize.brentq(lambda x: proven_below(seen, largest, x) - CONFIDENCE, low, high, xtol=1e-6))
+
+
+def proven_below(seen: Clusters, largest: float, margin: float) -> float:
+    """The confidence (0..1) of ``allowing_breaks`` that the mean drop is below ``margin``."""
+    size = float(seen.sizes.mean())
+    worst = max(largest, seen.worst)
+    values = np.append(seen.sums - margin * seen.sizes, size * (worst - margin))
+    return _share_below_zero(values, np.append(np.full(len(seen.sums), seen.repeats), 1.0))
+
+
+def tango(drops: float, gains: float, n: float, spread: float = 1.0) -> Interval:
+    """Difference of two paired proportions in points with one-sided 95% score bounds, from turns that flipped.
+
+    ``spread`` (>= 1) is how much more the drops vary than those of independent turns would; it divides all counts.
+    Tango, Statistics in Medicine 17 (1998) 891-908; without any flip, where the score interval is too short, the exact
+    binomial bounds.
+    """
+    if not drops and not gains:
+        reach = 100.0 * (1 - (1 - CONFIDENCE) ** (1 / n))
+        return Interval(0.0, -reach, reach)
+    b, c, m = drops / spread, gains / spread, n / spread
+    z = float(stats.norm.ppf(CONFIDENCE))
+    mean = (b - c) / m
+
+    def bound(end: float, reach: float) -> float:
+        """Where the score statistic is ``reach`` between the mean and ``end``."""
+        if abs(_tango_z(b, c, m, end)) <= abs(reach):
+            return end
+        return float(optimize.brentq(lambda at: _tango_z(b, c, m, at) - reach, mean, end, xtol=1e-9))
+
+    return Interval(100 * mean, 100 * bound(-1.0, z), 100 * bound(1.0, -z))
+
+
+def tango_beyond(drops: float, gains: float, n: float, margin: float, spread: float = 1.0) -> float:
+    """One-sided p of a difference of at most ``margin`` (points), by the same score statistic."""
+    return float(stats.norm.sf(_tango_z(drops / spread, gains / spread, n / spread, margin / 100)))
+
+
+def _tango_z(b: float, c: float, n: float, at: float) -> float:
+    """The score statistic of a true difference ``at`` (-1..1), for ``b`` flips one way and ``c`` the other of ``n``."""
+    linear = -b - c + (2 * n - b + c) * at
+    shared = (math.sqrt(max(0.0, linear**2 + 8 * n * c * at * (1 - at))) - linear) / (4 * n)
+    variance = n * (2 * shared + at * (1 - at))
+    distance = b - c - n * at
+    return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance) if distance else 0.0
+
+
+def spread(seen: Clusters, drops: Iterable[float]) -> float:
+    """How much more the mean varies than that of independent turns would, at least 1 (Kish's design effect)."""
+    values = np.fromiter(drops, dtype=float)
+    plain = float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
+    error = standard_error(seen)
+    return max(1.0, error**2 / plain) if plain > 0 and math.isfinite(error) else 1.0
+
+
+def sign_flip(seen: Clusters) -> float:
+    """One-sided p that drops exceed gains by chance: whole conversations change their sign, as they may where both arms
+    are the same.
+
+    Exact where the sums are whole numbers and up to 14 conversations, from a fixed seed for others, normal beyond
+    2,000. 1.0 when nothing moved, or more was gained.
+    """
+    sums = seen.sums[seen.sums != 0]
+    total = float(sums.sum())
+    if len(sums) == 0 or total <= 0:
+        return 1.0
+    whole = np.rint(np.abs(sums)).astype(np.int64)
+    if np.array_equal(whole, np.abs(sums)) and len(whole) * int(whole.sum()) <= EXACT_FLIPS:
+        return _exact_flip(whole, round(total))
+    if len(sums) > _MOST_RANDOM:
+        return float(stats.norm.sf(total / math.sqrt(float(np.square(sums).sum()))))
     if len(sums) == 1:
         return 0.5
     result = stats.permutation_test(
@@ -66,28 +194,73 @@ def sign_flip(signs: Sequence[float], clusters: Sequence[Hashable]) -> float:
         lambda x, axis: x.sum(axis=axis),
         permutation_type="samples",
         vectorized=True,
-        n_resamples=_SIGN_FLIPS,
+        n_resamples=_RANDOM_FLIPS,
+        batch=max(1, 10_000_000 // len(sums)),
         alternative="greater",
         rng=np.random.default_rng(0),
     )
     return float(result.pvalue)
 
 
-def further_turns(interval: Interval, n: int, margin: float) -> int:
-    """Roughly how many more turns would bring a bound to the other side of ``margin``, if mean and spread stay.
+def holm(chances: Sequence[float]) -> list[float]:
+    """The p values of a family of tests, adjusted so that under its level none is rejected by chance (Holm 1979)."""
+    adjusted, worst = [0.0] * len(chances), 0.0
+    for rank, place in enumerate(sorted(range(len(chances)), key=lambda i: chances[i])):
+        worst = max(worst, min(1.0, (len(chances) - rank) * chances[place]))
+        adjusted[place] = worst
+    return adjusted
 
-    0 where the bounds are already clear of it, or no number of turns would do (a mean on the margin). A bound narrows
-    with the root of the turns, that of ``no_flip`` with the turns.
+
+def more_needed(seen: Clusters, settled: Callable[[Clusters], bool], most: float) -> float | None:
+    """How many times the conversations, were the others like these, ``settled`` would hold for; None: over ``most``."""
+
+    def at(times: float) -> bool:
+        return settled(Clusters(seen.sums, seen.sizes, times))
+
+    if not at(most):
+        return None
+    low, high = 1.0, most
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if at(middle) else (middle, high)
+    return high
+
+
+def _exact_flip(sizes: NDArray[np.int64], total: int) -> float:
+    """P(sum of +-sizes >= total), all signs equally likely."""
+    chance = np.ones(1)
+    for size in sizes:
+        moved = np.zeros(len(chance) + 2 * int(size))
+        moved[: len(chance)] += chance
+        moved[2 * int(size) :] += chance
+        chance = moved / 2
+    reach = int(sizes.sum())  # chance[i] is that of the sum i - reach, where i - reach and reach are of one parity
+    return float(min(1.0, chance[reach + total :].sum()))
+
+
+def _share_below_zero(values: Array, counts: Array) -> float:
+    """P(sum of values[i] * E[i] <= 0), where E[i] are independent Gamma(counts[i]) variables.
+
+    Gil-Pelaez (1951), over the logarithm of the frequency, where the trapezoidal rule is good to 1e-8.
     """
-    reach, distance = interval.upper - interval.mean, abs(margin - interval.mean)
-    if not np.isfinite(reach) or distance == 0 or reach <= distance:
-        return 0
-    power = 1 if interval.lower == interval.mean else 2
-    return int(np.ceil(n * (reach / distance) ** power)) - n
+    scale = float(np.abs(values).max())
+    if float(values.max()) <= 0:
+        return 1.0
+    if float(values.min()) >= 0:
+        return 0.0
+    values, counts = _grouped(values, counts)
+    at = np.outer(_FREQUENCIES / scale, values)
+    size = np.exp(-0.5 * (np.log1p(at * at) @ counts))
+    angle = np.arctan(at) @ counts
+    return float(min(1.0, max(0.0, 0.5 - _STEP / math.pi * float((np.sin(angle) * size).sum()))))
 
 
-def _cluster_sums(values: np.ndarray, clusters: Sequence[Hashable]) -> np.ndarray:
-    totals: dict[Hashable, float] = defaultdict(float)
-    for value, cluster in zip(values, clusters, strict=True):
-        totals[cluster] += float(value)
-    return np.asarray(list(totals.values()))
+def _grouped(values: Array, counts: Array) -> tuple[Array, Array]:
+    """At most about ``_MOST_VALUES`` values: equal ones together, then neighbours by their mean."""
+    unique, place = np.unique(values, return_inverse=True)
+    counts = np.bincount(place, counts).astype(float)
+    if len(unique) <= _MOST_VALUES:
+        return unique, counts
+    group = np.arange(len(unique)) * _MOST_VALUES // len(unique)
+    together = np.bincount(group, counts).astype(float)
+    return np.bincount(group, counts * unique).astype(float) / together, together

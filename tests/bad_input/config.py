@@ -325,8 +325,8 @@ RANGES = (
     ),
     _case(
         "a level of 0",
-        "gate.direction_p=0",
-        line="gate.direction_p: above 0 and below 1, got 0.0; such as gate.direction_p=0.01",
+        "gate.hold_level=0",
+        line="gate.hold_level: above 0 and below 1, got 0.0; such as gate.hold_level=0.01",
     ),
     _case(
         "a margin of 0 points",

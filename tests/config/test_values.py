@@ -21,7 +21,7 @@ RANGES = [
     ("gate.min_turns", [0, 1, 10**6], [-1]),
     ("gate.min_headroom", [1], [0, -1]),
     ("gate.headroom_points", [0, 100], [-0.1, 100.1, NAN, INF]),
-    ("gate.direction_p", [1e-9, 0.99], [0, 1, -0.1, NAN, INF]),
+    ("gate.hold_level", [1e-9, 0.99], [0, 1, -0.1, NAN, INF]),
     ("gate.anomalous_gain", [0.1, 100], [0, -1, 101, NAN, INF]),
     ("workloads.faq.scores.gl_reply.margin", [0.1, 100], [0, -1, 100.1, NAN, INF]),
     ("workloads.faq.scores.gl_reply.flag_over", [0.1, 100], [0, -1, 100.1, NAN, INF]),

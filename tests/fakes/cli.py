@@ -26,6 +26,7 @@ def arguments(folder: Path, *overrides: str) -> list[str]:
         "workload": "[math_chain,faq]",
         "gate.min_turns": "30",
         "gate.min_headroom": "10",
+        "gate.largest_break": "0",
         "block_requests": "16",
     }
     given = dict(item.split("=", 1) for item in overrides)

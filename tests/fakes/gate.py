@@ -51,7 +51,16 @@ def policy(rule: Rule = Rule.DEFAULT, **changes: Any) -> Policy:
         "faq": {"gl_reply": gating, "gl_span": gating, "match": bound},
     }
     return replace(
-        Policy(name=str(rule), rule=rule, hardest="math_chain", scores=scores, min_turns=30, min_headroom=10), **changes
+        Policy(
+            name=str(rule),
+            rule=rule,
+            hardest="math_chain",
+            scores=scores,
+            min_turns=30,
+            min_headroom=10,
+            largest_break=0.0,
+        ),
+        **changes,
     )
 
 

@@ -10,6 +10,7 @@ from kvquant_eval.core.attribution import Pair, pairs
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.fidelity import TurnFidelity, measure
+from kvquant_eval.core.gate import Grounds
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import GoldenTurn, Measure, Outcome, RenderedTurn, Replay, Role, ScoreDelta
 from kvquant_eval.core.treatment import KVTreatment, Realisation
@@ -103,7 +104,7 @@ def facts(*layers: LayerFacts, **changes: Any) -> EngineFacts:
 
 
 def one_class(role: ScoreRole = ScoreRole.GATE, margin: float = 2.0, flag_over: float = 2.0, **changes: Any) -> Policy:
-    """A policy over the class ``hard`` with the one gating score ``s``."""
+    """A policy over the class ``hard`` with the gating score ``s``; the drops seen are taken for all there are."""
     scores = {"s": ScorePolicy(role=role, margin=margin, flag_over=flag_over)}
     fields: dict[str, Any] = {
         "name": "test",
@@ -112,6 +113,7 @@ def one_class(role: ScoreRole = ScoreRole.GATE, margin: float = 2.0, flag_over: 
         "scores": {"hard": scores},
         "min_turns": 1,
         "min_headroom": 1,
+        "largest_break": 0.0,
     }
     return Policy(**{**fields, **changes})
 
@@ -136,6 +138,11 @@ def deltas(drops: Sequence[float | None], **changes: Any) -> list[ScoreDelta]:
 
 def headroom(of: Sequence[ScoreDelta], points: float = 80.0) -> Mapping[Key, float]:
     return {(d.turn_id, d.scorer): points for d in of}
+
+
+def grounds(of: Sequence[ScoreDelta], points: float = 80.0, **changes: Any) -> Grounds:
+    """With headroom in every turn."""
+    return Grounds(**{"headroom": headroom(of, points), **changes})
 
 
 def beside(records: Sequence[ArmRecord], turns: Iterable[RenderedTurn]) -> dict[Pair, tuple[TurnFidelity, ...]]:

@@ -78,6 +78,7 @@ def settings(folder: Path, kind: str) -> Settings:
         scores=dict.fromkeys(classes, scores),
         min_turns=10,
         min_headroom=10,
+        largest_break=0.0,
         accept_differences=(f"{said} accepted",),
     )
     made = fake_settings(folder, treatments(*CANDIDATES), args={"kind": kind, "note": said})

@@ -23,7 +23,13 @@ MOST_TOKENS = 64
 """Of a reply that the model writes: what is shown here does not need longer ones."""
 FOUR = f"kv=[{E4M3},{E5M2},int8_ref,nvfp4_ref]"
 needs_native_fp8 = pytest.mark.skipif(not NATIVE, reason="the attention of this CPU stores no FP8: no AVX-512")
-SMALL = ("gate.min_turns=5", "gate.min_headroom=1", f"engine.args.kv_cache_memory_bytes={2**30}")
+SMALL = (
+    "gate=custom",
+    "gate.min_turns=5",
+    "gate.min_headroom=1",
+    "gate.hold_level=0.5",
+    f"engine.args.kv_cache_memory_bytes={2**30}",
+)
 """Half of the default's cache: two gates at a time have four engines."""
 
 

@@ -184,7 +184,7 @@ def test_the_policys_hash_covers_every_limit() -> None:
         {"min_turns": 31},
         {"min_headroom": 11},
         {"headroom_points": 21.0},
-        {"direction_p": 0.02},
+        {"hold_level": 0.02},
         {"anomalous_gain": 6.0},
         {"require": ("good",)},
         {"accept_differences": ("device",)},

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvquant_eval.core.gate import CandidateResult, ScoreResult, decide, worst
+from kvquant_eval.core.gate import Grounds, decide, worst
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
-from tests.fakes.records import delta, deltas, headroom, one_class
+from kvquant_eval.core.results import CandidateResult, ScoreResult
+from tests.fakes.records import delta, deltas, grounds, headroom, one_class
 
 PROMOTE, HOLD, INCONCLUSIVE, INVALID = Decision.PROMOTE, Decision.HOLD, Decision.INCONCLUSIVE, Decision.INVALID
 NOISE = [0.3, -0.3, 0.1, -0.1, 0.2, -0.2] * 10
@@ -21,7 +22,7 @@ NOISE = [0.3, -0.3, 0.1, -0.1, 0.2, -0.2] * 10
 
 def judged(drops: Sequence[float | None], policy: Policy | None = None, **changes: Any) -> CandidateResult:
     made = deltas(drops)
-    return decide(made, policy or one_class(), headroom(made), changes.pop("skipped", {}), **changes)
+    return decide(made, policy or one_class(), grounds(made, skipped=changes.pop("skipped", {})), **changes)
 
 
 def the_score(result: CandidateResult) -> ScoreResult:
@@ -104,7 +105,7 @@ def test_as_many_gains_as_drops_are_noise() -> None:
 
 def test_only_the_hardest_class_has_the_test_of_direction() -> None:
     made = both(NOISE, [3.0] * 12 + [0.0] * 188)
-    assert decide(made, two_classes(), headroom(made), {}).decision is PROMOTE
+    assert decide(made, two_classes(), grounds(made)).decision is PROMOTE
 
 
 @pytest.mark.parametrize(("over", "decision"), [(2.0, PROMOTE), (2.0000001, HOLD)])
@@ -116,16 +117,16 @@ def test_a_flag_is_a_drop_over_the_threshold_not_at_it(over: float, decision: De
 
 def test_zero_flags_looks_at_the_hardest_class_alone() -> None:
     made = both(NOISE, [50.0] * 60)
-    result = decide(made, two_classes(Rule.ZERO_FLAGS), headroom(made), {})
+    result = decide(made, two_classes(Rule.ZERO_FLAGS), grounds(made))
     assert result.decision is PROMOTE
     assert result.classes["easy"].verdict is Verdict.FAIL
-    assert decide(made, two_classes(), headroom(made), {}).decision is HOLD
+    assert decide(made, two_classes(), grounds(made)).decision is HOLD
 
 
 def test_zero_flags_counts_turns_without_headroom_too() -> None:
     made = deltas([9.0] + [0.0] * 59)
     rooms = {**headroom(made), ("t0000", "s"): 10.0}
-    assert decide(made, one_class(rule=Rule.ZERO_FLAGS), rooms, {}).decision is HOLD
+    assert decide(made, one_class(rule=Rule.ZERO_FLAGS), Grounds(headroom=rooms)).decision is HOLD
 
 
 @pytest.mark.parametrize("rule", list(Rule))
@@ -154,19 +155,19 @@ def test_just_enough_turns_are_enough() -> None:
 def test_turns_without_headroom_do_not_count() -> None:
     made = deltas(NOISE)
     rooms = {key: 80.0 if i < 20 else 19.9 for i, key in enumerate(headroom(made))}
-    result = decide(made, one_class(min_headroom=30), rooms, {})
+    result = decide(made, one_class(min_headroom=30), Grounds(headroom=rooms))
     assert result.decision is INCONCLUSIVE
     assert result.classes["hard"].n_headroom == 20
 
 
 def test_headroom_at_the_limit_counts() -> None:
     made = deltas(NOISE)
-    assert decide(made, one_class(min_headroom=60), headroom(made, 20.0), {}).decision is PROMOTE
+    assert decide(made, one_class(min_headroom=60), grounds(made, 20.0)).decision is PROMOTE
 
 
 def test_a_class_without_any_turn_is_inconclusive_by_default_rule() -> None:
     made = both(NOISE, [])
-    result = decide(made, two_classes(), headroom(made), {})
+    result = decide(made, two_classes(), grounds(made))
     assert result.decision is INCONCLUSIVE
     assert result.reasons == ("easy: s: no turn with headroom",)
 
@@ -178,7 +179,7 @@ def test_missing_turns_are_counted_with_the_skipped() -> None:
 
 def test_one_conversation_alone_is_inconclusive() -> None:
     made = deltas(NOISE, conversation_id="only")
-    result = decide(made, one_class(), headroom(made), {})
+    result = decide(made, one_class(), grounds(made))
     assert result.decision is INCONCLUSIVE
     assert (the_score(result).ci_lower, the_score(result).ci_upper) == (None, None)
 
@@ -227,9 +228,9 @@ def test_a_bound_score_can_hold_but_not_promote() -> None:
     policy = one_class(scores={"hard": scores})
     for drop, decision in ((30.0, HOLD), (9.0, PROMOTE), (-30.0, PROMOTE)):
         made = deltas(NOISE) + [delta(f"t{i:04}", drop + i % 2, scorer="task") for i in range(60)]
-        assert decide(made, policy, headroom(made), {}).decision is decision
+        assert decide(made, policy, grounds(made)).decision is decision
     only_bound = [delta(f"t{i:04}", 0.0, scorer="task") for i in range(60)]
-    assert decide(only_bound, policy, headroom(only_bound), {}).decision is INCONCLUSIVE
+    assert decide(only_bound, policy, grounds(only_bound)).decision is INCONCLUSIVE
 
 
 def test_a_bound_score_needs_no_headroom() -> None:
@@ -237,13 +238,13 @@ def test_a_bound_score_needs_no_headroom() -> None:
     scores = {"s": ScorePolicy(role=ScoreRole.GATE, margin=2), "task": ScorePolicy(role=ScoreRole.BOUND, margin=10)}
     made = deltas(NOISE) + [delta(f"t{i:04}", 30.0, scorer="task") for i in range(60)]
     rooms = {key: 80.0 if key[1] == "s" else 0.0 for key in headroom(made)}
-    assert decide(made, one_class(scores={"hard": scores}), rooms, {}).decision is HOLD
+    assert decide(made, one_class(scores={"hard": scores}), Grounds(headroom=rooms)).decision is HOLD
 
 
 def test_a_report_score_never_decides() -> None:
     scores = {"s": ScorePolicy(role=ScoreRole.GATE, margin=2), "kl": ScorePolicy(role=ScoreRole.REPORT, margin=2)}
     made = deltas(NOISE) + [delta(f"t{i:04}", 90.0 - i % 2, scorer="kl") for i in range(60)]
-    result = decide(made, one_class(scores={"hard": scores}), headroom(made), {})
+    result = decide(made, one_class(scores={"hard": scores}), grounds(made))
     assert result.decision is PROMOTE
     assert result.flagged == ()
     assert result.classes["hard"].scores["kl"].mean_drop == 89.5
@@ -257,7 +258,7 @@ def test_flagged_turns_come_worst_first() -> None:
 
 def test_points_of_zero_have_no_nats_and_no_recovery() -> None:
     made = [delta(f"t{i}", 0.0, baseline=0.0, candidate=0.0) for i in range(4)]
-    score = the_score(decide(made, one_class(), headroom(made), {}))
+    score = the_score(decide(made, one_class(), grounds(made)))
     assert (score.drop_nats, score.recovery) == (None, None)
 
 
@@ -301,7 +302,7 @@ def test_a_worse_candidate_is_never_judged_better(drops: list[float], more: floa
 def test_a_yes_no_score_without_a_flip_needs_149_turns_for_2_points(n: int, decision: Decision) -> None:
     """Zero discordant pairs of n: the upper bound is 100 (1 - 0.05 ** (1 / n)) points, 2.0 at 148 or 149 turns."""
     made = [delta(f"t{i:04}", 0.0, baseline=100.0, candidate=100.0) for i in range(n)]
-    assert decide(made, one_class(), headroom(made), {}).decision is decision
+    assert decide(made, one_class(), grounds(made)).decision is decision
 
 
 def test_rare_breaks_cannot_be_ruled_out_by_a_few_quiet_conversations() -> None:
@@ -309,7 +310,7 @@ def test_rare_breaks_cannot_be_ruled_out_by_a_few_quiet_conversations() -> None:
     points.
     """
     made = [delta(f"t{i:04}", 0.0, baseline=100.0, candidate=100.0, conversation_id=f"c{i % 10}") for i in range(60)]
-    assert decide(made, one_class(), headroom(made), {}).decision is INCONCLUSIVE
+    assert decide(made, one_class(), grounds(made)).decision is INCONCLUSIVE
 
 
 def test_a_drop_that_is_no_number_is_never_promoted() -> None:

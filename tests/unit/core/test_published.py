@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kvquant_eval.core.gate import CandidateResult, decide
+from kvquant_eval.core.gate import decide
 from kvquant_eval.core.policy import Policy, Rule
 from kvquant_eval.core.records import Decision, ScoreDelta
-from tests.fakes.records import delta, headroom, one_class
+from kvquant_eval.core.results import CandidateResult
+from tests.fakes.records import delta, grounds, one_class
 
 CASES: dict[str, dict[str, Any]] = {
     case["id"]: case
@@ -71,7 +72,7 @@ def decided(case: dict[str, Any], seed: int, policy: Policy) -> CandidateResult:
     made = simulate(case, seed)
     assert np.mean([d.baseline for d in made]) == pytest.approx(100 * case["baseline"], abs=100 / case["n"])
     assert np.mean([d.candidate for d in made]) == pytest.approx(100 * case["candidate"], abs=100 / case["n"])
-    return decide(made, policy, headroom(made), {})
+    return decide(made, policy, grounds(made))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -123,13 +124,13 @@ def article(case: dict[str, Any], seed: int) -> list[ScoreDelta]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_articles_faq_fleet_is_promoted(seed: int) -> None:
     made = article(CASES["article-faq-fp8"], seed)
-    assert decide(made, ZERO_FLAGS, headroom(made), {}).decision is Decision.PROMOTE
+    assert decide(made, ZERO_FLAGS, grounds(made)).decision is Decision.PROMOTE
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_articles_math_fleet_is_held_and_the_six_turns_named(seed: int) -> None:
     made = article(CASES["article-math-chain-fp8"], seed)
-    result = decide(made, ZERO_FLAGS, headroom(made), {})
+    result = decide(made, ZERO_FLAGS, grounds(made))
     assert result.decision is Decision.HOLD
     assert len(result.flagged) == 6
     assert {d.turn_index for d in result.flagged} == {9}

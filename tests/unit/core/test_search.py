@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from kvquant_eval.core.gate import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.mixed import Kept, in_order, keeping, probes, units_of
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Decision, Verdict
+from kvquant_eval.core.results import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.search import Pass, find, measured, rank
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 
@@ -175,7 +175,7 @@ def _score(mean: float, upper: float | None) -> ScoreResult:
     return ScoreResult(
         role=ScoreRole.GATE, margin=2.0, flag_over=2.0, n_turns=10, n_headroom=10, baseline_mean=50.0,
         candidate_mean=50.0 - mean, mean_drop=mean, ci_lower=None, ci_upper=upper, drop_nats=None, recovery=None,
-        drops_over=0, gains_over=0, direction_p=1.0, flagged_raw=0,
+        drops_over=0, gains_over=0, direction_p=1.0, flagged_raw=0, n_conversations=1, beyond_p=1.0, further_turns=0,
     )  # fmt: skip
 
 

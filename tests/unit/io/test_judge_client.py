@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.noise import second
+from kvquant_eval.core.judge_noise import second
 from kvquant_eval.core.score import Ask
 from kvquant_eval.core.scorers.judge import Judge
 from kvquant_eval.core.settings import JudgeSettings

@@ -128,6 +128,7 @@ def _settings(model: str, candidate: KVTreatment, classes: Sequence[str], min_tu
         scores={workload: {"gl_reply": rule} for workload in classes},
         min_turns=min_turns,
         min_headroom=10,
+        largest_break=0.0,
     )
     return Settings(
         model=ModelSpec(id=model, revision="r1", source="hub"),

@@ -19,7 +19,7 @@ AGAIN = "again"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class JudgeNoise:
     """Two answers to each of ``n`` questions, in points: their mean difference, and the share of questions whose
     answers differ by more than the score's ``flag_over``. ``who`` answered; of ``n`` 0 nothing is known.
     """
@@ -49,13 +49,13 @@ def sample(asks: Iterable[tuple[Place, Ask]]) -> dict[Place, list[Ask]]:
 
 def measure(
     asks: Iterable[tuple[Place, Ask]], answers: Answers, policy: Mapping[str, Mapping[str, ScorePolicy]]
-) -> dict[Place, Noise]:
+) -> dict[Place, JudgeNoise]:
     """The noise of every score that asks who may say otherwise."""
     found = {}
     for (workload, name), chosen in sample(asks).items():
         differences = [d for ask in chosen if (d := _difference(ask, answers)) is not None]
         n, over = len(differences), policy[workload][name].flag_over
-        found[workload, name] = Noise(
+        found[workload, name] = JudgeNoise(
             who=str(chosen[0].question.content.get("model", chosen[0].question.kind)),
             n=n,
             mean_difference=math.fsum(differences) / n if n else None,
@@ -64,7 +64,7 @@ def measure(
     return found
 
 
-def drowns(noise: Noise | None, margin: float) -> str | None:
+def drowns(noise: JudgeNoise | None, margin: float) -> str | None:
     """Why the noise leaves nothing that a margin (points) could settle; None: it does not, or there is none."""
     if noise is None:
         return None

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kvquant_eval.core.gate import decide
-from kvquant_eval.core.noise import Noise, drowns, measure, sample, second
+from kvquant_eval.core.gate import Grounds, decide
+from kvquant_eval.core.judge_noise import JudgeNoise, drowns, measure, sample, second
 from kvquant_eval.core.policy import Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Verdict
 from kvquant_eval.core.score import Ask, Question, Score
-from tests.fakes.records import deltas, headroom, one_class
+from tests.fakes.records import deltas, grounds, headroom, one_class
 
 PLACE = ("hard", "s")
 POLICY = {"hard": {"s": ScorePolicy(role=ScoreRole.GATE, margin=2.0, flag_over=5.0)}}
@@ -56,18 +56,18 @@ def test_the_second_question_is_another_one() -> None:
 
 def test_noise_is_the_mean_difference_and_the_share_over_the_flag() -> None:
     made, answers = answered([0.0, 4.0, -8.0, 5.0, None])
-    assert measure(made, answers, POLICY) == {PLACE: Noise(who="m", n=4, mean_difference=4.25, share_over=0.25)}
+    assert measure(made, answers, POLICY) == {PLACE: JudgeNoise(who="m", n=4, mean_difference=4.25, share_over=0.25)}
 
 
 def test_without_second_answers_nothing_is_known() -> None:
     made, answers = answered([None, None])
-    assert measure(made, answers, POLICY) == {PLACE: Noise(who="m", n=0, mean_difference=None, share_over=None)}
+    assert measure(made, answers, POLICY) == {PLACE: JudgeNoise(who="m", n=0, mean_difference=None, share_over=None)}
     assert measure(made, {}, POLICY)[PLACE].n == 0
     assert measure([], {}, POLICY) == {}
 
 
-def noise(mean: float | None) -> Noise:
-    return Noise(who="m", n=0 if mean is None else 20, mean_difference=mean, share_over=mean and 0.5)
+def noise(mean: float | None) -> JudgeNoise:
+    return JudgeNoise(who="m", n=0 if mean is None else 20, mean_difference=mean, share_over=mean and 0.5)
 
 
 def test_what_drowns() -> None:
@@ -82,7 +82,7 @@ def test_what_drowns() -> None:
 @pytest.mark.parametrize("mean", [3.0, None])
 def test_a_gate_score_that_is_drowned_decides_neither_way(drop: float, rule: Rule, mean: float | None) -> None:
     found = deltas([drop] * 60)
-    result = decide(found, one_class(rule=rule), headroom(found), {}, (), {PLACE: noise(mean)})
+    result = decide(found, one_class(rule=rule), grounds(found, judges={PLACE: noise(mean)}))
     assert result.classes["hard"].verdict is Verdict.INCONCLUSIVE
     assert result.decision == "INCONCLUSIVE"
     assert "the score settles nothing" in result.reasons[0]
@@ -91,14 +91,16 @@ def test_a_gate_score_that_is_drowned_decides_neither_way(drop: float, rule: Rul
 def test_a_quiet_judge_changes_nothing() -> None:
     found = deltas([0.1, -0.1] * 30)
     policy, room = one_class(), headroom(found)
-    assert decide(found, policy, room, {}, (), {PLACE: noise(0.5)}) == decide(found, policy, room, {})
+    assert decide(found, policy, Grounds(headroom=room, judges={PLACE: noise(0.5)})) == decide(
+        found, policy, Grounds(headroom=room)
+    )
 
 
 def test_a_bound_score_that_is_drowned_holds_nothing_and_says_so() -> None:
     gating, bound = ScorePolicy(role=ScoreRole.GATE, margin=2.0), ScorePolicy(role=ScoreRole.BOUND, margin=2.0)
     policy = one_class(scores={"hard": {"s": bound, "sure": gating}})
     found = [*deltas([50.0] * 60), *deltas([0.0] * 60, scorer="sure")]
-    assert decide(found, policy, headroom(found), {}).decision == "HOLD"
-    result = decide(found, policy, headroom(found), {}, (), {PLACE: noise(9.0)})
+    assert decide(found, policy, grounds(found)).decision == "HOLD"
+    result = decide(found, policy, grounds(found, judges={PLACE: noise(9.0)}))
     assert result.decision == "PROMOTE"
     assert any("m differs from itself by 9.00 points" in reason for reason in result.reasons)
