@@ -6,14 +6,14 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.arms import ArmRecord, differences
+from kvquant_eval.core.arms import Arm, ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.calibration import refuse_unfit
 from kvquant_eval.core.codec import DataError, digest, from_data
@@ -21,14 +21,14 @@ from kvquant_eval.core.diagnosis import diagnose
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.folds import restrict
 from kvquant_eval.core.forecast import Forecast, forecast
-from kvquant_eval.core.judge import Judgement, asked, judge
-from kvquant_eval.core.records import GoldenSet, Prepared
+from kvquant_eval.core.judge import Judgement, asked, asked_once, flags, is_lost, judge
+from kvquant_eval.core.records import GoldenSet, Prepared, Role
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_out, oracles, refuse_unready
 from kvquant_eval.io import fidelity, report, tables, tracking
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
-from kvquant_eval.replay import ReplayPlan, Stage, places, plan_replay, prepare, stored_arm
+from kvquant_eval.replay import ReplayPlan, Stage, places, plan_replay, plan_second, prepare, stored_arm
 
 _log = logging.getLogger(__name__)
 
@@ -74,13 +74,11 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
             run.write_plan(ready.plan.prepared)
             deadline = None if settings.max_minutes is None else began + 60 * settings.max_minutes
             with places(settings) as engines:
-                stage = Stage(settings, ready.plan, run, engines, deadline)
+                stage = Stage(settings, ready.plan, run, engines, deadline, _enough(run, settings, ready))
                 records = stage.replay()
-            if not stage.stopped.is_set():
-                questions = asked(settings, ready.plan.prepared, ready.golden.turns, records)
-                gather(questions, oracles(settings), run.answers)
-            decided = _decide(run, settings, ready.golden, ready.plan.prepared, records)
-            if stage.stopped.is_set() and any(record.unfinished for record in records):
+                fresh = [] if stage.stopped.is_set() else _again(run, settings, ready, records, stage)
+            decided = _decide(run, settings, ready.golden, ready.plan.prepared, records, fresh)
+            if stage.stopped.is_set() and any(record.unfinished for record in (*records, *fresh)):
                 line = f"stopped after {settings.max_minutes:g} minutes (gate.max_minutes); {_how_to_go_on(run)}"
                 return replace(decided, warnings=(line,))
             return replace(decided, warnings=track(run, settings))
@@ -119,7 +117,10 @@ def regate(run: RunFolder, settings: Settings) -> GateRun:
             raise DataError(f"{run.path / 'plan.jsonl'}: the plan that was run, {found}; restore it")
         _name_strangers(run, plan)
         records = [stored_arm(arm, run, len(plan.blocks)) for arm in plan.arms]
-        decided = _decide(run, settings, golden, plan.prepared, records)
+        flagged = flags(settings, plan.prepared, golden.turns, records, run.answers.read())
+        second = plan_second(settings, golden, plan.prepared, flagged)
+        fresh = [stored_arm(arm, run.confirm, len(second.blocks)) for arm in second.arms]
+        decided = _decide(run, settings, golden, plan.prepared, records, fresh)
         return replace(decided, warnings=track(run, settings)) if run.finished else decided
 
 
@@ -249,13 +250,48 @@ def _how_to_go_on(run: RunFolder) -> str:
     return f"the same command goes on with {run.path}, and so does: kvquant-eval gate resume={run.path}"
 
 
+def _again(
+    run: RunFolder, settings: Settings, ready: Ready, records: Sequence[ArmRecord], stage: Stage
+) -> list[ArmRecord]:
+    """Ask what scorers must ask, and run flags of sampled replies again, in the same places and by the same time."""
+    prepared, turns = ready.plan.prepared, ready.golden.turns
+    gather(asked(settings, prepared, turns, records), oracles(settings), run.answers)
+    found = flags(settings, prepared, turns, records, run.answers.read())
+    if not found:
+        return []
+    second = plan_second(settings, ready.golden, prepared, found)
+    fresh = replace(stage, plan=second, run=run.confirm, enough=lambda _: False).replay()
+    if not stage.stopped.is_set():
+        gather(asked_once(settings, prepared, turns, fresh), oracles(settings), run.answers)
+    return fresh
+
+
+def _enough(run: RunFolder, settings: Settings, ready: Ready) -> Callable[[Arm], bool]:
+    """Says, with ``gate.early_stop``, that a candidate is lost already."""
+    blocks = len(ready.plan.blocks)
+    arms = {arm.name: arm for arm in ready.plan.arms}
+
+    def enough(arm: Arm) -> bool:
+        if not settings.policy.early_stop or arm.role is not Role.CANDIDATE:
+            return False
+        baseline, record = (stored_arm(each, run, blocks) for each in (arms[arm.baseline], arm))
+        return is_lost(settings, ready.plan.prepared, ready.golden.turns, baseline, record)
+
+    return enough
+
+
 def _decide(
-    run: RunFolder, settings: Settings, golden: GoldenSet, prepared: Prepared, records: Sequence[ArmRecord]
+    run: RunFolder,
+    settings: Settings,
+    golden: GoldenSet,
+    prepared: Prepared,
+    records: Sequence[ArmRecord],
+    fresh: Sequence[ArmRecord],
 ) -> GateRun:
     """Judge the records and write the tables, the reports and, last, the decision: where it is, all is."""
     pinned = run.config()["pinned"]
     post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)
-    judgement = judge(settings, prepared, golden.turns, records, run.answers.read())
+    judgement = judge(settings, prepared, golden.turns, records, run.answers.read(), fresh)
     diagnosis = diagnose(judgement, fidelity.read(run, [record.arm for record in records], prepared.turns))
     decided = document(judgement, settings, prepared, golden, post_hoc, diagnosis)
     head = {

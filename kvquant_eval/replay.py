@@ -5,7 +5,7 @@ stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,10 @@ from kvquant_eval.core import ranges, stored
 from kvquant_eval.core.arms import Arm, ArmRecord, ingredients, plan_arms, with_scales
 from kvquant_eval.core.attest import effective_dtype, judge_arm
 from kvquant_eval.core.codec import digest, from_data, to_data
+from kvquant_eval.core.compare import Key
 from kvquant_eval.core.engine import EngineFacts, EngineSpec
 from kvquant_eval.core.lint.rendering import Inspected
-from kvquant_eval.core.plan import make_blocks, plan_sha256, reorder
+from kvquant_eval.core.plan import make_blocks, make_fresh_blocks, plan_sha256, reorder
 from kvquant_eval.core.records import Block, BlockResult, GoldenSet, GoldenTurn, Prepared, ReplayMode
 from kvquant_eval.core.rollout import make_rollouts, rollout_blocks
 from kvquant_eval.core.settings import Settings
@@ -56,10 +57,30 @@ class ReplayPlan:
 def plan_replay(settings: Settings, golden: GoldenSet, prepared: Prepared) -> ReplayPlan:
     """Cut the turns into blocks, the same for every arm; free-running conversations come last."""
     blocks = make_blocks(prepared.turns, settings.sampling, settings.block_requests, settings.generate)
-    arms = with_scales(plan_arms(settings), prepared.scales)
     if settings.replay.mode is ReplayMode.FREE_RUNNING:
         rollouts = make_rollouts(golden.turns, prepared.turns, settings.sampling, settings.replay.on_divergence)
         blocks += rollout_blocks(rollouts, settings.block_requests, len(blocks))
+    return _planned(settings, golden, prepared, blocks, with_scales(plan_arms(settings), prepared.scales))
+
+
+def plan_second(
+    settings: Settings, golden: GoldenSet, prepared: Prepared, flags: Mapping[str, Sequence[Key]]
+) -> ReplayPlan:
+    """The second stage: all turns that an arm of ``flags`` dropped in, again and again, in these arms and those that
+    they are compared with.
+    """
+    wanted = {turn_id for keys in flags.values() for turn_id, _ in keys}
+    turns = [turn for turn in prepared.turns if turn.turn_id in wanted]
+    epochs = settings.policy.confirm_epochs
+    blocks = make_fresh_blocks(turns, settings.sampling, epochs, max(settings.block_requests, epochs))
+    arms = with_scales(plan_arms(settings), prepared.scales)
+    needed = {name for arm in arms if flags.get(arm.name) for name in (arm.name, arm.baseline)}
+    return _planned(settings, golden, prepared, blocks, tuple(arm for arm in arms if arm.name in needed))
+
+
+def _planned(
+    settings: Settings, golden: GoldenSet, prepared: Prepared, blocks: Sequence[Block], arms: Sequence[Arm]
+) -> ReplayPlan:
     sha256, code = plan_sha256(blocks), code_sha256(ARM_CODE)
     return ReplayPlan(
         prepared=prepared,
@@ -103,7 +124,8 @@ def _rendered(settings: Settings, turns: Sequence[GoldenTurn], log: Path, prepar
 class Stage:
     """The replay stage of one run. ``places`` are where its engines run, which the caller closes.
 
-    ``deadline`` (``time.monotonic``, seconds) is when it stops by itself.
+    ``deadline`` (``time.monotonic``, seconds) is when it stops by itself. ``enough``, asked after each block, says that
+    an arm needs to be run no further.
     """
 
     settings: Settings
@@ -111,6 +133,7 @@ class Stage:
     run: RunFolder
     places: Sequence[Place]
     deadline: float | None = None
+    enough: Callable[[Arm], bool] = lambda _: False
     stopped: Event = field(default_factory=Event)
 
     def replay(self) -> list[ArmRecord]:
@@ -153,7 +176,7 @@ class Stage:
         folder, mark = self.run.arm(arm.name), self.plan.fingerprint(arm.name)
         identity: dict[str, Any] = {"fingerprint": mark, "ingredients": dict(self.plan.ingredients[arm.name])}
         folder.write_identity({**_identity(arm, self.settings, None), **identity})
-        runs_dir = self.run.path.parent if self.settings.reuse else None
+        runs_dir = self.run.runs_dir if self.settings.reuse else None
         done = reuse(runs_dir, folder)
         identity["blocks_reused"] = done
         error, deaths = "", 0
@@ -183,7 +206,7 @@ class Stage:
         done = {block.index for block in journal.blocks()}
         order = blocks if arm.order_seed is None else reorder(blocks, arm.order_seed)
         todo = [block for block in order if block.index not in done]
-        if not todo:
+        if not todo or (done and self.enough(arm)):
             return
         with (
             place.engine(settings.engine.engine, self._spec(arm), folder.log, settings.engine.timeout_s) as child,
@@ -198,6 +221,8 @@ class Stage:
                 answer = child.call("run", settings.engine.stall_s, block=to_data(block))
                 journal.commit(_whole(block, from_data(BlockResult, answer, "block")))
                 progress.update()
+                if self.enough(arm):
+                    return
 
     def _spec(self, arm: Arm) -> EngineSpec:
         return EngineSpec(

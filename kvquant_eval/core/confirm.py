@@ -36,18 +36,18 @@ class Confirmation:
 
 
 def to_confirm(deltas: Iterable[ScoreDelta], policy: Policy, noisy: Mapping[str, frozenset[str]]) -> tuple[Key, ...]:
-    """The (turn, score) pairs whose drop is over the threshold, of scores that decide and that ``noisy`` names by
-    class. The data of this first stage is used for nothing else.
+    """The (turn, score) pairs that the policy wants to know of, whose drop is over the threshold: of the hardest class,
+    and turns that may never regress; of scores that decide and that ``noisy`` names by class. The data of this first
+    stage is used for nothing else.
     """
-    found = [
-        (d.turn_id, d.scorer)
-        for d in deltas
-        if d.drop is not None
-        and d.scorer in noisy.get(d.workload, frozenset())
-        and policy.scores[d.workload][d.scorer].role is not ScoreRole.REPORT
-        and d.drop > policy.scores[d.workload][d.scorer].flag_over
-    ]
-    return tuple(sorted(found))
+    critical = {*policy.critical_turns}
+
+    def wanted(d: ScoreDelta) -> bool:
+        rule = policy.scores[d.workload][d.scorer]
+        asked = d.workload == policy.hardest or d.turn_id in critical
+        return asked and rule.role is not ScoreRole.REPORT and d.drop is not None and d.drop > rule.flag_over
+
+    return tuple(sorted((d.turn_id, d.scorer) for d in deltas if d.scorer in noisy.get(d.workload, ()) and wanted(d)))
 
 
 def confirm(
@@ -58,7 +58,8 @@ def confirm(
     The p value is Mann and Whitney's, exact for untied epochs; of yes/no scores Fisher's exact one.
     """
     left, right = _points(baseline), _points(arm)
-    tested = {key: (left[key], right[key]) for key in flags if left.get(key) and right.get(key)}
+    sides = {key: (left.get(key, []), right.get(key, [])) for key in flags}
+    tested = {key: (a, b) for key, (a, b) in sides.items() if len(a) == len(b) > 0}
     chances = {key: _chance(a, b) for key, (a, b) in tested.items()}
     strict = holm(list(chances.values()))
     shares = stats.false_discovery_control(list(chances.values())) if chances else []

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.compare import Key, compare
 from kvquant_eval.core.compounding import Compounding, compounding
+from kvquant_eval.core.confirm import confirm, to_confirm
 from kvquant_eval.core.degeneration import Degeneration, contrast, judge_rise, shown
-from kvquant_eval.core.gate import Grounds, decide, worst
+from kvquant_eval.core.gate import Grounds, decide, is_disaster, worst
 from kvquant_eval.core.judge_noise import JudgeNoise, Place, measure, sample, second
 from kvquant_eval.core.plan import group_turns
-from kvquant_eval.core.policy import ScoreRole
+from kvquant_eval.core.policy import Policy, ScoreRole
 from kvquant_eval.core.records import (
     Decision,
     Finding,
@@ -33,8 +34,9 @@ from kvquant_eval.core.results import CandidateResult
 from kvquant_eval.core.rollout import make_rollouts
 from kvquant_eval.core.score import Answers, Ask, Places, Question, asks, questions, score_replays
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.core.soundness import arm_findings, baseline_findings, unfinished_findings
+from kvquant_eval.core.soundness import arm_findings, baseline_findings, second_stage_findings, unfinished_findings
 from kvquant_eval.core.strata import positions
+from kvquant_eval.core.summary import has_drop
 
 ROUNDING = 1e-3
 """Nats by which a log probability may be over 0."""
@@ -64,10 +66,11 @@ def judge(
     turns: Sequence[GoldenTurn],
     records: Sequence[ArmRecord],
     answers: Answers | None = None,
+    fresh: Sequence[ArmRecord] = (),
 ) -> Judgement:
     """Controls first: a gate that holds one of them proves nothing, and every candidate is INVALID.
 
-    ``answers`` are those to ``asked``.
+    ``answers`` are those to ``asked``, ``fresh`` the arms of the second stage, which ran ``flags`` again.
     """
     arms = {record.arm.name: _sound(record) for record in records}
     places, rollouts = _places(prepared, turns), _rollouts(settings, prepared, turns)
@@ -81,6 +84,8 @@ def judge(
     shared += [Finding(where=name, what=f"left out: {why}", invalid=False) for name, why in settings.left_out.items()]
     degeneration = _degeneration(arms, places)
     controls = [degeneration[name] for name, record in arms.items() if record.arm.role is Role.CONTROL]
+    second_stage = {record.arm.name: _sound(record) for record in fresh}
+    again = {name: score_replays(r.replays, places, settings.scorers, answers) for name, r in second_stage.items()}
     results: dict[str, CandidateResult] = {}
     deltas: dict[str, tuple[ScoreDelta, ...]] = {}
     for role in (Role.CONTROL, Role.CANDIDATE):
@@ -90,11 +95,19 @@ def judge(
                 unanswered = _unanswered(settings, prepared, rollouts, base, record)
                 deltas[name] = compare(prepared.turns, scores[base.arm.name], scores[name], unanswered)
                 findings = [*shared, *arm_findings(record, base, settings)]
-                if role is Role.CANDIDATE:
-                    findings += unfinished_findings(record)
-                    findings += judge_rise(degeneration[name], controls, settings.policy.hold_level)
                 room = headroom[base.arm.name]
                 grounds = Grounds(headroom=room, skipped=skipped, judges=noise, positions=where)
+                if role is Role.CANDIDATE:
+                    findings += _stopped(record, deltas[name], settings.policy, grounds)
+                    findings += judge_rise(degeneration[name], controls, settings.policy.hold_level)
+                if settings.sampling.temperature > 0:
+                    wanted = _to_confirm(settings, record, deltas[name])
+                    sides = again.get(base.arm.name, ()), again.get(name, ())
+                    confirmed = confirm(wanted, *sides, settings.policy.hold_level)
+                    grounds = replace(grounds, confirmations=confirmed)
+                    findings += second_stage_findings(
+                        record, base, second_stage, settings, len(wanted) - len(confirmed)
+                    )
                 results[name] = decide(deltas[name], settings.policy, grounds, findings)
         shared += _held_controls(results) if role is Role.CONTROL else []
     counted = settings.policy.require or tuple(settings.candidates)
@@ -118,20 +131,82 @@ def judge(
     )
 
 
+def flags(
+    settings: Settings,
+    prepared: Prepared,
+    turns: Sequence[GoldenTurn],
+    records: Sequence[ArmRecord],
+    answers: Answers | None = None,
+) -> dict[str, tuple[Key, ...]]:
+    """What the second stage must run again, by arm: drops that sampled scores show. Nothing where replies are greedy:
+    they come out the same every time.
+    """
+    if settings.sampling.temperature == 0:
+        return {}
+    places = _places(prepared, turns)
+    arms = {record.arm.name: _sound(record) for record in records}
+    scores = {name: score_replays(r.replays, places, settings.scorers, answers) for name, r in arms.items()}
+    found = {
+        name: _to_confirm(settings, record, compare(prepared.turns, scores[record.arm.baseline], scores[name]))
+        for name, record in arms.items()
+        if record.arm.role is not Role.BASELINE
+    }
+    return {name: keys for name, keys in found.items() if keys}
+
+
+def is_lost(
+    settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], baseline: ArmRecord, record: ArmRecord
+) -> bool:
+    """Whether an arm is held by what was replayed of it so far (``gate.early_stop``). Scores that ask are left out."""
+    places = _places(prepared, turns)
+    scores = {r.arm.name: score_replays(_sound(r).replays, places, settings.scorers) for r in (baseline, record)}
+    deltas = compare(prepared.turns, scores[baseline.arm.name], scores[record.arm.name])
+    grounds = Grounds(headroom=_headroom(scores, baseline.arm.name))
+    return bool(_lost(deltas, settings.policy, grounds))
+
+
+def _lost(deltas: Iterable[ScoreDelta], policy: Policy, grounds: Grounds) -> str:
+    return is_disaster(decide([d for d in deltas if has_drop(d)], policy, grounds), policy)
+
+
+def _stopped(record: ArmRecord, deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> list[Finding]:
+    """What is said of an arm that was not run to its end: it is held already, or there is more to do."""
+    why = _lost(deltas, policy, grounds) if record.unfinished and policy.early_stop else ""
+    if why:
+        return [Finding(where="stopped early", what=f"{record.unfinished}: {why}", invalid=False, holds=True)]
+    return unfinished_findings(record)
+
+
+def _to_confirm(settings: Settings, record: ArmRecord, deltas: Sequence[ScoreDelta]) -> tuple[Key, ...]:
+    noisy = {
+        workload: frozenset(name for name, scorer in scorers.items() if scorer.measure is Measure.GENERATED)
+        for workload, scorers in settings.scorers.items()
+    }
+    return () if record.unfinished or record.error else to_confirm(deltas, settings.policy, noisy)
+
+
 def asked(
     settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
 ) -> list[Question]:
     """What must be asked before ``records`` can be judged; of the baseline's a sample twice, where the answer may
     differ (``core.judge_noise``).
     """
+    twice = sample(_baseline_asks(settings, _places(prepared, turns), records))
+    again = [second(ask.question) for chosen in twice.values() for ask in chosen]
+    return [*asked_once(settings, prepared, turns, records), *again]
+
+
+def asked_once(
+    settings: Settings, prepared: Prepared, turns: Sequence[GoldenTurn], records: Sequence[ArmRecord]
+) -> list[Question]:
+    """What scorers ask about the replays of ``records``."""
     places = _places(prepared, turns)
-    found = [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
-    twice = sample(_baseline_asks(settings, places, records))
-    return [*found, *(second(ask.question) for chosen in twice.values() for ask in chosen)]
+    return [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
 
 
 def _first_block(settings: Settings, prepared: Prepared) -> frozenset[str]:
-    blocks = group_turns(prepared.turns, settings.sampling, settings.block_requests, settings.generate)
+    per_turn = 1 + settings.sampling.epochs * settings.generate
+    blocks = group_turns(prepared.turns, per_turn, settings.block_requests)
     return frozenset(turn.turn_id for turn in (blocks[0] if len(blocks) > 1 else ()))
 
 

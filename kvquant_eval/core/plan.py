@@ -24,19 +24,27 @@ def make_blocks(
     which finds the prompts in the prefix cache and whose lengths differ between arms without touching the forced
     scores. ``generate``: with the second.
     """
-    groups = group_turns(turns, sampling, block_requests, generate)
+    groups = group_turns(turns, 1 + sampling.epochs * generate, block_requests)
     return tuple(_block(index, group, sampling, generate) for index, group in enumerate(groups))
 
 
-def group_turns(
-    turns: Sequence[RenderedTurn], sampling: Sampling, block_requests: int, generate: bool
-) -> list[list[RenderedTurn]]:
-    """The turns of each block, as ``make_blocks`` cuts them."""
+def make_fresh_blocks(
+    turns: Sequence[RenderedTurn], sampling: Sampling, epochs: int, block_requests: int = BLOCK_REQUESTS
+) -> tuple[Block, ...]:
+    """Blocks of generated replies alone: ``epochs`` more of each turn, with seeds that ``make_blocks`` never uses."""
+    fresh = range(sampling.epochs, sampling.epochs + epochs)
+    return tuple(
+        Block(index=index, waves=(tuple(_request(turn, sampling, epoch) for turn in group for epoch in fresh),))
+        for index, group in enumerate(group_turns(turns, epochs, block_requests))
+    )
+
+
+def group_turns(turns: Sequence[RenderedTurn], per_turn: int, block_requests: int) -> list[list[RenderedTurn]]:
+    """The turns of each block, as ``make_blocks`` cuts them, where each takes ``per_turn`` requests."""
     runnable = [turn for turn in turns if not turn.skip]
     order = {turn.conversation_id: i for i, turn in reversed(list(enumerate(runnable)))}
     runnable.sort(key=lambda turn: (order[turn.conversation_id], turn.turn_index))
     groups: list[list[RenderedTurn]] = []
-    per_turn = 1 + sampling.epochs * generate
     for _, turns_of in groupby(runnable, key=lambda turn: turn.conversation_id):
         conversation = list(turns_of)
         if groups and (len(groups[-1]) + len(conversation)) * per_turn <= block_requests:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.attest import judge_arm, judge_baseline, judge_pair
 from kvquant_eval.core.compare import identical
@@ -55,6 +58,30 @@ def arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> 
         what = "not applied: every token and logprob equals the baseline's, bit for bit"
         findings.append(Finding(where=name, what=what, invalid=True))
     return [*findings, *_preempted(record)]
+
+
+def second_stage_findings(
+    record: ArmRecord, baseline: ArmRecord, fresh: Mapping[str, ArmRecord], settings: Settings, waiting: int
+) -> list[Finding]:
+    """What speaks against the second tests of an arm's flags, of which ``waiting`` have none yet."""
+    findings = []
+    sides = [fresh[name] for name in (baseline.arm.name, record.arm.name) if name in fresh]
+    if len(sides) == 2:
+        findings += [finding for side in sides for finding in _ran(side)]
+        left, right = (side.facts for side in sides)
+        if left and right:
+            accepted = (*settings.policy.accept_differences, *record.arm.accept)
+            findings += judge_pair(record.arm.name, left, right, accepted)
+    if waiting:
+        what = f"{waiting} flags have no second test yet"
+        findings.append(Finding(where=record.arm.name, what=what, invalid=False, unfinished=True))
+    return [replace(finding, where=f"second stage, {finding.where}") for finding in findings]
+
+
+def _ran(record: ArmRecord) -> list[Finding]:
+    if record.facts is None or record.error:
+        return _dead(record)
+    return [*judge_arm(record.arm.name, record.arm.treatment, record.facts), *_preempted(record)]
 
 
 def _dead(record: ArmRecord) -> list[Finding]:

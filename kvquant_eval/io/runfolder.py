@@ -24,12 +24,13 @@ from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.journal import Journal
 
 TEMPORARY = ".tmp"
+CONFIRM = "confirm"
 MARK = "tracking.json"
 """What became of the tracking, written last: a run that has it is finished."""
 OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
     | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
-    | {"scales.json", "checkpoint", "lock", MARK, "report.md", "report.html", "junit.xml"}
+    | {"scales.json", "checkpoint", "confirm", "lock", MARK, "report.md", "report.html", "junit.xml"}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 
@@ -122,6 +123,16 @@ class RunFolder:
             if path.name not in allowed.get(path.parent.name, {path.name})
         }
         return sorted(name for name in top | found | inside if not name.endswith(TEMPORARY))
+
+    @property
+    def confirm(self) -> RunFolder:
+        """``confirm/``: the arms of the second stage, which runs flagged turns again."""
+        return RunFolder(self.path / CONFIRM)
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where runs lie, whose blocks may be used again."""
+        return self.path.parent.parent if self.path.name == CONFIRM else self.path.parent
 
     @property
     def answers(self) -> AnswerFile:
@@ -231,7 +242,8 @@ def last_speed(runs_dir: Path, like: Mapping[str, Any]) -> Speed | None:
 
 def _arms(runs_dir: Path, besides: Path | None) -> list[ArmFolder]:
     """Every arm of every run, the last written first."""
-    folders = [path for path in runs_dir.glob("*/arms/*") if path != besides]
+    found = (*runs_dir.glob("*/arms/*"), *runs_dir.glob(f"*/{CONFIRM}/arms/*"))
+    folders = [path for path in found if path != besides]
     return [ArmFolder(path) for path in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 

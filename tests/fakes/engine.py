@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -50,6 +51,9 @@ NOISE = {
 }
 """Half width (nats) of what a dtype does to each log probability, both ways alike."""
 
+FORGOTTEN = ("math_chain-02/1", "math_chain-06/1")
+"""Turns that the fault ``forgets_two_turns`` is about."""
+
 VERSIONS = {"python": "3", "vllm": "none"}
 
 
@@ -78,7 +82,7 @@ class FakeEngine:
         self._plant_before(block, beat)
         self.first = self.first if self.runs else block.index
         golden = {r.turn_id: r.forced_ids for r in block.requests if r.measure is Measure.FORCED}
-        replays = [self._replay(request, golden[request.turn_id], block.index) for request in block.requests]
+        replays = [self._replay(request, golden.get(request.turn_id, ()), block.index) for request in block.requests]
         replays += [replay for rollout in block.rollouts for replay in self._converse(rollout, block.index)]
         if self.fault == "fewer_replies" and block.index == 0:
             dropped = block.requests[0].turn_id
@@ -149,6 +153,8 @@ class FakeEngine:
             sys.stderr.write("CUDA error: an illegal memory access was encountered\n")
             sys.stderr.flush()
             os._exit(139)
+        if self.fault == "dies_when_asked_again" and all(r.measure is Measure.GENERATED for r in block.requests):
+            os._exit(1)
         if self.fault == "killed_for_memory" and block.index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "dies_in_every_block" and self.runs == 1:
@@ -221,6 +227,8 @@ class FakeEngine:
             return tuple(map(ord, "no no no no no no no no no no "))[: request.max_tokens]
         if self.fault == "stutters" and request.turn_id.endswith("/1"):
             return tuple(map(ord, "".join(map(chr, golden)) + " ok" * 12))[: request.max_tokens]
+        if request.temperature > 0:
+            return self._sampled(request)
         ids = list(golden)[: request.max_tokens]
         dtype = "bfloat16" if self.fault == "not_applied" else self.spec.treatment.dtype
         salt = "" if uniform(request.prompt_ids, dtype) > 0.02 else dtype
@@ -229,6 +237,23 @@ class FakeEngine:
             if last is not None:
                 ids[last] = ord(str((int(chr(ids[last])) + 1) % 10))
         return tuple(ids)
+
+    def _sampled(self, request: ReplayRequest) -> tuple[int, ...]:
+        """A step that is right in nine of ten epochs; ``FORGOTTEN`` ones in two of ten, where that is planted.
+
+        One epoch in ten is drawn anew for each dtype.
+        """
+        prompt = "".join(map(chr, request.prompt_ids))
+        step = re.search(r"Step (\d+): start with (\d+), add (\d+)\.\s*$", prompt)
+        if step is None:
+            return tuple(map(ord, "I do not know."))
+        number, left, operand = map(int, step.groups())
+        lost = self.fault == "forgets_two_turns" and request.turn_id in FORGOTTEN
+        dtype = self.spec.treatment.dtype
+        salt = dtype if uniform(request.prompt_ids, request.seed, dtype) < 0.1 else ""
+        right = uniform(request.prompt_ids, request.seed, "right", salt) < (0.2 if lost else 0.9)
+        result = left + operand + (0 if right else 1)
+        return tuple(map(ord, f"Step {number}: {left} + {operand} = {result}"))
 
     def _logprobs(self, request: ReplayRequest, ids: Sequence[int]) -> tuple[float, ...]:
         """Nats, <= 0: about -0.25 each, plus the dtype's noise, less the planted drop."""
