@@ -16,7 +16,7 @@ EXACT_FLIPS = 20_000_000
 _RANDOM_FLIPS = 20_000
 _MOST_RANDOM = 2_000
 """Conversations beyond which the sum of random signs is as good as normal."""
-_MOST_VALUES = 2_000
+_MOST_VALUES = 1_000
 _STEP = 0.05
 _FREQUENCIES = np.exp(np.arange(-18.0, 6.0, _STEP))
 
@@ -261,6 +261,8 @@ def _grouped(values: Array, counts: Array) -> tuple[Array, Array]:
     counts = np.bincount(place, counts).astype(float)
     if len(unique) <= _MOST_VALUES:
         return unique, counts
-    group = np.arange(len(unique)) * _MOST_VALUES // len(unique)
+    width = float(unique[-1] - unique[0]) / _MOST_VALUES
+    group = np.minimum(((unique - unique[0]) / width).astype(np.int64), _MOST_VALUES - 1)
+    group = np.unique(group, return_inverse=True)[1]
     together = np.bincount(group, counts).astype(float)
     return np.bincount(group, counts * unique).astype(float) / together, together
