@@ -318,7 +318,7 @@ def test_a_rise_of_degenerate_replies_holds_what_every_score_lets_through(everyt
     held = candidate(everything, "stutters")
     assert {judged["verdict"] for judged in held["classes"].values()} == {"PASS"}
     (reason,) = held["reasons"]
-    assert reason.endswith(", the controls rise by at most 0; loop 20")
+    assert "(p = 9.5e-07), the controls rise by at most 0; loop 20 (p = 8.6e-06 among 9 reasons to hold)" in reason
     counted = held["degeneration"]
     assert (counted["n"], counted["arm"], counted["baseline"], counted["rise"]) == (40, 20, 0, 20)
     assert counted["p"] < 0.001
