@@ -60,7 +60,7 @@ class Estimate:
         few conversations, or few flips, the bounds alone are not good enough to hold on.
         """
         if self.flips is not None and self.seen.count > 1:
-            chance = tango_beyond(*self.flips, self.seen.turns, margin, self.spread)
+            chance = tango_beyond(*self.flips, self.seen.turns, margin, self.spread, self.seen.degrees)
         else:
             chance = beyond(self.seen, margin)
         return 1.0 if chance < level and sign_flip(self.seen) >= level else chance
@@ -81,7 +81,7 @@ class Estimate:
         if self.flips is None or len(seen.sums) < 2:
             return clustered_t(seen)
         drops, gains = (count * seen.repeats for count in self.flips)
-        return tango(drops, gains, seen.turns, self.spread)
+        return tango(drops, gains, seen.turns, self.spread, seen.degrees)
 
     def _below(self, seen: Clusters, margin: float) -> bool:
         return self._plain(seen).upper < margin and (

@@ -12,9 +12,10 @@ from scipy import optimize, stats
 
 CONFIDENCE = 0.95
 EXACT_FLIPS = 20_000_000
-"""Operations up to which ``sign_flip`` is exact: conversations times the range of the sum."""
-_RANDOM_FLIPS = 20_000
-_MOST_RANDOM = 2_000
+"""Operations of ``sign_flip``: conversations times the range of the sum, in steps of the grid that the sums lie on."""
+_GRID = 20_000
+"""Steps of that grid where the sums lie on none: the range of the sum."""
+_MOST_ROUNDED = 2_000
 """Conversations beyond which the sum of random signs is as good as normal."""
 _MOST_VALUES = 1_000
 _STEP = 0.05
@@ -51,6 +52,11 @@ class Clusters:
     @property
     def turns(self) -> float:
         return float(self.sizes.sum()) * self.repeats
+
+    @property
+    def degrees(self) -> float:
+        """Of freedom of an error that is estimated from conversations; infinite where each is one turn."""
+        return self.count - 1 if float(self.sizes.max()) > 1 else math.inf
 
     @property
     def mean(self) -> float:
@@ -104,9 +110,10 @@ def beyond(seen: Clusters, margin: float) -> float:
 def allowing_breaks(seen: Clusters, largest: float) -> float:
     """Upper 95% bound of the mean, whatever rare breaks were not seen: no conversation loses over ``largest`` points.
 
-    The quantile of the mean under random weights of the conversations, one more among them, of average size, that loses
-    ``largest`` (or as much as the worst that was seen). It is ``largest * (1 - 0.05 ** (1 / C))`` where nothing moved,
-    Clopper and Pearson's bound where drops are nothing or all, and stays valid where a t interval misses breaks.
+    The quantile of the mean under random weights of the conversations, one more among them, as long as the longest,
+    that loses ``largest`` (or as much as the worst that was seen). Among conversations of one size it is ``largest * (1
+    - 0.05 ** (1 / C))`` where nothing moved, Clopper and Pearson's bound where drops are nothing or all; it stays valid
+    where a t interval misses breaks, also those of long conversations alone.
     Gaffke (2005); Learned-Miller and Thomas, "A New Confidence Interval for the Mean of a Bounded Random Variable"
     (arXiv 1905.06208).
     """
@@ -121,16 +128,16 @@ def allowing_breaks(seen: Clusters, largest: float) -> float:
 
 def proven_below(seen: Clusters, largest: float, margin: float) -> float:
     """The confidence (0..1) of ``allowing_breaks`` that the mean drop is below ``margin``."""
-    size = float(seen.sizes.mean())
     worst = max(largest, seen.worst)
-    values = np.append(seen.sums - margin * seen.sizes, size * (worst - margin))
+    values = np.append(seen.sums - margin * seen.sizes, float(seen.sizes.max()) * (worst - margin))
     return _share_below_zero(values, np.append(np.full(len(seen.sums), seen.repeats), 1.0))
 
 
-def tango(drops: float, gains: float, n: float, spread: float = 1.0) -> Interval:
+def tango(drops: float, gains: float, n: float, spread: float = 1.0, degrees: float = math.inf) -> Interval:
     """Difference of two paired proportions in points with one-sided 95% score bounds, from turns that flipped.
 
     ``spread`` (>= 1) is how much more the drops vary than those of independent turns would; it divides all counts.
+    Where it was estimated, ``degrees`` of freedom make the bounds Student's.
     Tango, Statistics in Medicine 17 (1998) 891-908; without any flip, where the score interval is too short, the exact
     binomial bounds.
     """
@@ -138,7 +145,7 @@ def tango(drops: float, gains: float, n: float, spread: float = 1.0) -> Interval
         reach = 100.0 * (1 - (1 - CONFIDENCE) ** (1 / n))
         return Interval(0.0, -reach, reach)
     b, c, m = drops / spread, gains / spread, n / spread
-    z = float(stats.norm.ppf(CONFIDENCE))
+    z = float(stats.t.ppf(CONFIDENCE, degrees))
     mean = (b - c) / m
 
     def bound(end: float, reach: float) -> float:
@@ -150,9 +157,11 @@ def tango(drops: float, gains: float, n: float, spread: float = 1.0) -> Interval
     return Interval(100 * mean, 100 * bound(-1.0, z), 100 * bound(1.0, -z))
 
 
-def tango_beyond(drops: float, gains: float, n: float, margin: float, spread: float = 1.0) -> float:
+def tango_beyond(
+    drops: float, gains: float, n: float, margin: float, spread: float = 1.0, degrees: float = math.inf
+) -> float:
     """One-sided p of a difference of at most ``margin`` (points), by the same score statistic."""
-    return float(stats.norm.sf(_tango_z(drops / spread, gains / spread, n / spread, margin / 100)))
+    return float(stats.t.sf(_tango_z(drops / spread, gains / spread, n / spread, margin / 100), degrees))
 
 
 def _tango_z(b: float, c: float, n: float, at: float) -> float:
@@ -176,31 +185,23 @@ def sign_flip(seen: Clusters) -> float:
     """One-sided p that drops exceed gains by chance: whole conversations change their sign, as they may where both arms
     are the same.
 
-    Exact where the sums are whole numbers and up to 14 conversations, from a fixed seed for others, normal beyond
-    2,000. 1.0 when nothing moved, or more was gained.
+    Exact where the sums are multiples of a whole number, others are rounded to a fine grid; normal beyond 2,000
+    conversations whose grid would be too coarse. 1.0 when nothing moved, or more was gained.
     """
     sums = seen.sums[seen.sums != 0]
     total = float(sums.sum())
     if len(sums) == 0 or total <= 0:
         return 1.0
-    whole = np.rint(np.abs(sums)).astype(np.int64)
-    if np.array_equal(whole, np.abs(sums)) and len(whole) * int(whole.sum()) <= EXACT_FLIPS:
-        return _exact_flip(whole, round(total))
-    if len(sums) > _MOST_RANDOM:
-        return float(stats.norm.sf(total / math.sqrt(float(np.square(sums).sum()))))
-    if len(sums) == 1:
-        return 0.5
-    result = stats.permutation_test(
-        (sums,),
-        lambda x, axis: x.sum(axis=axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=_RANDOM_FLIPS,
-        batch=max(1, 10_000_000 // len(sums)),
-        alternative="greater",
-        rng=np.random.default_rng(0),
-    )
-    return float(result.pvalue)
+    sizes = np.abs(sums)
+    moved, whole = float(sizes.sum()), np.rint(sizes).astype(np.int64)
+    unit = float(np.gcd.reduce(whole)) if np.array_equal(whole, sizes) else 0.0
+    if not unit or len(sums) * moved / unit > EXACT_FLIPS:
+        if len(sums) > _MOST_ROUNDED:
+            return float(stats.norm.sf(total / math.sqrt(float(np.square(sums).sum()))))
+        unit = moved / min(_GRID, EXACT_FLIPS / len(sums))
+    rounded = np.rint(sizes / unit).astype(np.int64)
+    seen_total = float((np.sign(sums) * rounded).sum())  # what was seen counts among what chance does, rounded as it is
+    return _exact_flip(rounded, math.ceil(min(seen_total, total / unit - 1e-6)))
 
 
 def holm(chances: Sequence[float]) -> list[float]:
