@@ -56,8 +56,8 @@ def _strata(result: CandidateResult) -> Iterator[str]:
     for workload, name, score in _scores(result):
         part = score.worst_stratum
         if score.role is ScoreRole.GATE and part and part.mean_drop > score.margin >= score.mean_drop:
-            whole = f"over the margin of {score.margin:g}, where the class drops by {score.mean_drop:.2f}"
-            yield f"{workload} {name}: {part.name} drop by {_points(part)}, {whole}"
+            over = f"is over the margin of {score.margin:g}, the class's {score.mean_drop:.2f} is not"
+            yield f"{workload} {name}, {part.name}: mean drop {_points(part)} {over}"
 
 
 def _trends(result: CandidateResult, policy: Policy) -> Iterator[str]:
