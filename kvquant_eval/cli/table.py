@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvquant_eval.calibrate import Calibrated
+from kvquant_eval.core.cautions import About
 from kvquant_eval.core.forecast import Forecast
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.text import one_line, safe
 from kvquant_eval.core.treatment import together
-from kvquant_eval.io.report.names import kv_name, model_name
+from kvquant_eval.io.report.names import class_name, kv_name, model_name, ranking
 
 STYLES = {"PASS": "green", "PROMOTE": "green", "FAIL": "red", "HOLD": "red", "INVALID": "red", "INCONCLUSIVE": "yellow"}
 COLUMNS = ("class", "score", "n", "BF16", "candidate", "drop", "bound", "drops/gains", "placebo", "recovery", "verdict")
@@ -32,9 +33,13 @@ def show(document: Mapping[str, Any], folder: Path, console: Console | None = No
     for candidate in document["candidates"]:
         console.print(_table(document["model"], candidate))
         console.print(Text(_memory(candidate["kv"])))
+        for line in _looked_for(candidate):
+            console.print(Text(one_line(line)), style="yellow")
     for name, control in document["controls"].items():
         console.print(Text(f"control {name}: {control['decision']}"), style=STYLES[control["decision"]])
     decision = document["decision"]
+    if len(document["ranking"]) > 1:
+        console.print(Text(one_line(f"promoted, the fewest bytes a token first: {ranking(document['ranking'])}")))
     console.print(Text(f"\n{decision} (exit status {document['exit_code']})", style=f"bold {STYLES[decision]}"))
     reasons = document["reasons"]
     for reason in reasons[:MOST_REASONS]:
@@ -126,7 +131,7 @@ def _table(model: Mapping[str, Any], candidate: Mapping[str, Any]) -> Table:
     for workload, judged in candidate["classes"].items():
         verdict = Text(judged["verdict"], style=STYLES[judged["verdict"]])
         for position, (name, score) in enumerate(judged["scores"].items()):
-            cells = _row(workload if position == 0 else "", name, score)
+            cells = _row(class_name(workload, judged) if position == 0 else "", name, score)
             table.add_row(*(Text(one_line(cell)) for cell in cells), verdict if position == 0 else "")
         table.add_section()
     return table
@@ -146,6 +151,24 @@ def _row(workload: str, name: str, score: Mapping[str, Any]) -> tuple[str, ...]:
         f"{placebo['drops_over']}/{placebo['gains_over']}" if placebo else "",
         "" if score["recovery"] is None else f"{score['recovery']:.1f}%",
     )
+
+
+def _looked_for(candidate: Mapping[str, Any]) -> Iterator[str]:
+    """The candidate's worst stratum, the highest lower bound in margins, where it is over the margin; and the direction
+    of all classes together, where it is no chance.
+    """
+    found = [
+        (workload, name, score["margin"], part)
+        for workload, judged in candidate["classes"].items()
+        for name, score in judged["scores"].items()
+        if score["role"] == "gate" and (part := score["worst_stratum"]) and part["ci_lower"] is not None
+    ]
+    if found:
+        workload, name, margin, part = max(found, key=lambda each: each[3]["ci_lower"] / each[2])
+        if part["mean_drop"] > margin:
+            drop = f"mean drop {part['mean_drop']:.2f} points, at least {part['ci_lower']:.2f}, margin {margin:g}"
+            yield f"worst stratum: {workload} {name}, {part['name']}: {drop}"
+    yield from (each["sentence"] for each in candidate["cautions"] if each["about"] == About.POOLED)
 
 
 def _memory(kv: Mapping[str, Any]) -> str:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.attest import bytes_per_token, effective_dtype, layers_quantized, running_scales
 from kvquant_eval.core.attribution import as_data as attribution_data
 from kvquant_eval.core.codec import digest, to_data
-from kvquant_eval.core.degeneration import Degeneration
 from kvquant_eval.core.diagnosis import Diagnosis
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.fidelity import as_data as fidelity_data
 from kvquant_eval.core.judge import Judgement
-from kvquant_eval.core.judge_noise import JudgeNoise, Place
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.range_profile import as_data as range_data
-from kvquant_eval.core.records import GoldenSet, Prepared, Role, ScoreDelta
-from kvquant_eval.core.results import CandidateResult, ClassResult, ScoreResult
+from kvquant_eval.core.records import Decision, GoldenSet, Prepared, Role
+from kvquant_eval.core.result_document import degeneration_data, result_data
+from kvquant_eval.core.results import CandidateResult
 from kvquant_eval.core.scales import ScaleSource
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.size import nominal_bytes
@@ -51,6 +50,11 @@ def document(
     arms = judgement.arms
     base = arms["baseline"]
     controls = {n: judgement.results[n] for n, r in arms.items() if r.arm.role is Role.CONTROL}
+    candidates = [
+        _candidate(record, arms[record.arm.baseline], _compared(judgement, settings.policy, name, controls))
+        for name, record in arms.items()
+        if record.arm.role is Role.CANDIDATE
+    ]
     return {
         "decision": str(judgement.decision),
         "exit_code": judgement.decision.exit_code,
@@ -64,32 +68,10 @@ def document(
         "sampling": to_data(settings.sampling),
         "replay": to_data(settings.replay),
         "baseline": {"kv": _kv(base, None)},
-        "controls": {
-            n: {
-                "kv": _kv(arms[n], base),
-                **_result(r, {}, judgement.noise),
-                "degeneration": _degeneration(judgement.degeneration[n]),
-            }
-            for n, r in controls.items()
-        },
-        "candidates": [
-            {
-                **_candidate(
-                    record, arms[record.arm.baseline], _result(judgement.results[name], controls, judgement.noise)
-                ),
-                "degeneration": _degeneration(judgement.degeneration[name]),
-            }
-            for name, record in arms.items()
-            if record.arm.role is Role.CANDIDATE
-        ],
-        "free_running": {
-            name: {
-                workload: {score: to_data(found) for score, found in scores.items()}
-                for workload, scores in classes.items()
-            }
-            for name, classes in judgement.compounding.items()
-            if classes
-        },
+        "controls": {n: {"kv": _kv(arms[n], base), **_compared(judgement, settings.policy, n, {})} for n in controls},
+        "candidates": candidates,
+        "ranking": _ranking(candidates),
+        "free_running": _free_running(judgement),
         "fidelity": {
             name: {"baseline": arms[name].arm.baseline, **fidelity_data(turns)}
             for name, turns in diagnosis.fidelity.items()
@@ -97,6 +79,26 @@ def document(
         "attribution": attribution_data(diagnosis.attribution),
         **({"ranges": range_data(diagnosis.ranges)} if diagnosis.ranges else {}),
         "arms": {n: _arm(r) for n, r in arms.items()},
+    }
+
+
+def _compared(
+    judgement: Judgement, policy: Policy, name: str, controls: Mapping[str, CandidateResult]
+) -> dict[str, Any]:
+    """What was found out of an arm, with ``controls`` beside its scores."""
+    return {
+        **result_data(judgement.results[name], policy, controls, judgement.noise),
+        "degeneration": degeneration_data(judgement.degeneration[name]),
+    }
+
+
+def _free_running(judgement: Judgement) -> dict[str, Any]:
+    return {
+        name: {
+            workload: {score: to_data(found) for score, found in scores.items()} for workload, scores in classes.items()
+        }
+        for name, classes in judgement.compounding.items()
+        if classes
     }
 
 
@@ -129,13 +131,21 @@ def _golden(golden: GoldenSet, prepared: Prepared, settings: Settings) -> dict[s
 def _policy(policy: Policy) -> dict[str, Any]:
     """The policy's name, hash and limits; the limits of each score stand beside its result."""
     limits: dict[str, Any] = to_data(policy)
-    kept = ("rule", "min_turns", "min_headroom", "headroom_points", "require", "accept_differences", "modes")
-    return {
-        "name": policy.name,
-        "sha256": policy_sha256(policy),
-        "hardest": policy.hardest,
-        **{key: limits[key] for key in kept},
+    del limits["scores"]
+    return {"name": limits.pop("name"), "sha256": policy_sha256(policy), "hardest": limits.pop("hardest"), **limits}
+
+
+def _ranking(candidates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The candidates that may be promoted, the fewest bytes a token first: those that a reference format itself takes.
+    One whose bytes are not known comes last.
+    """
+    sizes = {
+        each["name"]: each["kv"].get("nominal_bytes_per_token", each["kv"].get("bytes_per_token"))
+        for each in candidates
+        if each["decision"] == Decision.PROMOTE
     }
+    order = sorted(sizes, key=lambda name: (math.inf if sizes[name] is None else sizes[name], name))
+    return [{"name": name, "bytes_per_token": sizes[name]} for name in order]
 
 
 def _candidate(record: ArmRecord, baseline: ArmRecord, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,76 +267,3 @@ def _outcomes(record: ArmRecord) -> dict[str, int]:
     for replay in record.replays:
         counted[str(replay.outcome)] = counted.get(str(replay.outcome), 0) + 1
     return dict(sorted(counted.items()))
-
-
-def _result(
-    result: CandidateResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, JudgeNoise]
-) -> dict[str, Any]:
-    return {
-        "decision": str(result.decision),
-        "reasons": list(result.reasons),
-        "findings": [to_data(finding) for finding in result.findings],
-        "classes": {w: _class(w, judged, controls, noise) for w, judged in result.classes.items()},
-        "flagged_turns": [_flag(delta) for delta in result.flagged],
-    }
-
-
-def _degeneration(counted: Degeneration) -> dict[str, Any]:
-    """Replies of the arm and its baseline, paired: all, those that show a sign, by sign and by class; ``rise`` is how
-    many more the arm has, ``p`` one-sided.
-    """
-    return {
-        "n": counted.n,
-        "arm": counted.degenerate,
-        "baseline": counted.baseline,
-        "rise": counted.rise,
-        "p": counted.p,
-        "signs": {
-            str(sign): {"arm": count, "baseline": counted.baseline_signs[sign]} for sign, count in counted.signs.items()
-        },
-        "classes": {w: {"n": n, "arm": arm, "baseline": base} for w, (n, arm, base) in counted.classes.items()},
-    }
-
-
-def _class(
-    workload: str, judged: ClassResult, controls: Mapping[str, CandidateResult], noise: Mapping[Place, JudgeNoise]
-) -> dict[str, Any]:
-    """``noise`` stands beside a score that asks somebody, and beside no other."""
-    return {
-        "verdict": str(judged.verdict),
-        "reasons": list(judged.reasons),
-        "n_turns": judged.n_turns,
-        "n_headroom": judged.n_headroom,
-        "n_missing": judged.n_missing,
-        "scores": {
-            name: {
-                **to_data(score),
-                **{
-                    control: _control(result.classes[workload].scores.get(name)) for control, result in controls.items()
-                },
-                **({"noise": to_data(noise[workload, name])} if (workload, name) in noise else {}),
-            }
-            for name, score in judged.scores.items()
-        },
-    }
-
-
-def _control(score: ScoreResult | None) -> dict[str, Any] | None:
-    if score is None:
-        return None
-    kept = ("candidate_mean", "mean_drop", "ci_lower", "ci_upper", "drops_over", "gains_over")
-    return {key: getattr(score, key) for key in kept}
-
-
-def _flag(delta: ScoreDelta) -> dict[str, Any]:
-    """``confirmed`` is None: the second stage, which confirms a flag with fresh epochs, has not been run."""
-    return {
-        "turn_id": delta.turn_id,
-        "class": delta.workload,
-        "score": delta.scorer,
-        "turn_index": delta.turn_index,
-        "drop": delta.drop,
-        "baseline": delta.baseline,
-        "candidate": delta.candidate,
-        "confirmed": None,
-    }

@@ -10,6 +10,7 @@ from kvquant_eval.core.compare import Key
 from kvquant_eval.core.confirm import Confirmation
 from kvquant_eval.core.judge_noise import JudgeNoise, Place, drowns
 from kvquant_eval.core.policy import DISASTER, Policy, Rule, ScorePolicy, ScoreRole, Tier
+from kvquant_eval.core.pooled import pooled
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
 from kvquant_eval.core.results import CandidateResult, ClassResult, ScoreResult
 from kvquant_eval.core.stats import holm
@@ -77,6 +78,7 @@ def decide(
         flagged=tuple(flagged),
         findings=tuple(findings),
         confirmations=confirmations,
+        pooled=pooled(d for d in deltas if _gates(d, policy) and has_drop(d) and _has_room(d, policy, grounds)),
     )
 
 
@@ -135,7 +137,7 @@ def _summaries(
     found = {}
     for name, rule in rules.items():
         paired = [d for d in deltas if d.scorer == name and has_drop(d)]
-        room = [d for d in paired if grounds.headroom.get((d.turn_id, name), 0.0) >= policy.headroom_points]
+        room = [d for d in paired if _has_room(d, policy, grounds)]
         counted = room if rule.role is ScoreRole.GATE else paired
         if counted:
             found[name] = summarise(paired, counted, len(room), rule, policy, grounds.positions, grounds.confirmations)
@@ -267,9 +269,16 @@ def _critical(deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) ->
 
 
 def _is_flagged(delta: ScoreDelta, policy: Policy, confirmations: Mapping[Key, Confirmation]) -> bool:
-    rule = policy.scores[delta.workload][delta.scorer]
-    gates = rule.role is ScoreRole.GATE
-    return drop_of(delta) > rule.flag_over and (gates or (delta.turn_id, delta.scorer) in confirmations)
+    over = drop_of(delta) > policy.scores[delta.workload][delta.scorer].flag_over
+    return over and (_gates(delta, policy) or (delta.turn_id, delta.scorer) in confirmations)
+
+
+def _gates(delta: ScoreDelta, policy: Policy) -> bool:
+    return policy.scores[delta.workload][delta.scorer].role is ScoreRole.GATE
+
+
+def _has_room(delta: ScoreDelta, policy: Policy, grounds: Grounds) -> bool:
+    return grounds.headroom.get((delta.turn_id, delta.scorer), 0.0) >= policy.headroom_points
 
 
 def _q(delta: ScoreDelta, confirmations: Mapping[Key, Confirmation]) -> float:

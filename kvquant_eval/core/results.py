@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.confirm import Confirmation
 from kvquant_eval.core.policy import ScoreRole
+from kvquant_eval.core.pooled import Pooled
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
-from kvquant_eval.core.strata import Stratum, Trend
+from kvquant_eval.core.strata import Stratum, Trend, worst_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,11 @@ class ScoreResult:
     strata: tuple[Stratum, ...] = ()
     trends: tuple[Trend, ...] = ()
 
+    @property
+    def worst_stratum(self) -> Stratum | None:
+        """As ``strata.worst_of``; None where the turns make no strata."""
+        return worst_of(self.strata)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassResult:
@@ -60,7 +66,9 @@ class ClassResult:
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateResult:
-    """The decision over one arm. ``confirmations`` are those of its flags that were put to a second test."""
+    """The decision over one arm. ``confirmations`` are those of its flags that were put to a second test; ``pooled`` is
+    the direction of all its conversations, which decides nothing.
+    """
 
     decision: Decision
     reasons: tuple[str, ...]
@@ -68,3 +76,4 @@ class CandidateResult:
     flagged: tuple[ScoreDelta, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
     confirmations: Mapping[Key, Confirmation] = field(default_factory=dict)
+    pooled: Pooled = field(default_factory=Pooled)

@@ -120,6 +120,17 @@ def strata(
     return tuple(found)
 
 
+def worst_of(parts: Iterable[Stratum]) -> Stratum | None:
+    """The stratum that is sure to lose the most: of the highest lower bound, then of the largest mean drop, then the
+    first. The largest mean drop alone would name the stratum of the fewest turns. None for no strata.
+    """
+
+    def proven(part: Stratum) -> tuple[float, float]:
+        return -math.inf if part.ci_lower is None else part.ci_lower, part.mean_drop
+
+    return max(parts, key=proven, default=None)
+
+
 def trends(drops: Sequence[float], conversations: Sequence[Hashable], place: Sequence[Position]) -> tuple[Trend, ...]:
     """Of drops on turn index, and on the logarithm of the context: one degree of freedom each, far stronger than tests
     by stratum. None where there is nothing to grow along.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 import pydantic_core
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, with_config
 from typing_extensions import TypedDict
 
@@ -34,7 +34,10 @@ def _folder_name(text: str) -> str:
 Word = Literal["PROMOTE", "HOLD", "INCONCLUSIVE", "INVALID"]
 UtcTime = Annotated[str, AfterValidator(_utc)]
 ArmName = Annotated[str, AfterValidator(_folder_name)]
-Flag = TypedDict("Flag", {"turn_id": str, "class": str, "score": str, "drop": float})
+Flag = TypedDict(
+    "Flag",
+    {"turn_id": str, "class": str, "score": str, "drop": float, "confirmed": NotRequired[bool | None]},
+)
 
 
 class Model(TypedDict):
@@ -79,6 +82,12 @@ class Arm(TypedDict):
     prefix_cache_share: float
 
 
+class Stratum(TypedDict):
+    """A part of a class, in points."""
+
+    mean_drop: float
+
+
 class Score(TypedDict):
     """One score over one class, in points; a drop > 0 is worse, and null is a bound that could not be had."""
 
@@ -92,6 +101,7 @@ class Score(TypedDict):
     ci_upper: float | None
     recovery: float | None
     drops_over: int
+    worst_stratum: NotRequired[Stratum | None]
 
 
 class Judged(TypedDict):
@@ -102,6 +112,13 @@ class Judged(TypedDict):
     scores: dict[str, Score]
 
 
+class Pooled(TypedDict):
+    """The direction of all conversations of an arm."""
+
+    n_conversations: int
+    p: Annotated[float, Ge(0), Le(1)]
+
+
 class Compared(TypedDict):
     """An arm compared with its baseline."""
 
@@ -110,6 +127,7 @@ class Compared(TypedDict):
     reasons: list[str]
     classes: dict[str, Judged]
     flagged_turns: list[Flag]
+    pooled: NotRequired[Pooled]
 
 
 class Candidate(Compared):

@@ -125,6 +125,15 @@ def _metrics(document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[
         values |= {"fidelity/kl": near["all"]["kl"], "fidelity/top1": near["all"]["top1_agreement"]}
     if arm["decision"] != "BASELINE":
         values["gate/pass"] = int(arm["decision"] == Decision.PROMOTE)
+    if (pooled := arm.get("pooled")) and pooled["n_conversations"]:
+        values["gate/pooled_p"] = pooled["p"]
+    values |= _class_metrics(arm, shown)
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _class_metrics(arm: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+    """A section a class, over its shown score; flags count turns, those confirmed where there was a second test."""
+    values: dict[str, Any] = {}
     for workload, judged in arm.get("classes", {}).items():
         section = re.sub(r"[^\w.\- ]", "_", workload)
         score = judged["scores"].get(shown.get(workload), {})
@@ -136,9 +145,13 @@ def _metrics(document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[
             ("recovery", "recovery"),
         ):
             values[f"{section}/{metric}"] = score.get(key)
+        values[f"{section}/worst_stratum_drop"] = (score.get("worst_stratum") or {}).get("mean_drop")
+        flags = [f for f in arm["flagged_turns"] if f["class"] == workload]
         if judged["n_turns"]:
-            values[f"{section}/flagged"] = len({f["turn_id"] for f in arm["flagged_turns"] if f["class"] == workload})
-    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+            values[f"{section}/flagged"] = len({f["turn_id"] for f in flags})
+        if any(f.get("confirmed") is not None for f in flags):
+            values[f"{section}/confirmed"] = len({f["turn_id"] for f in flags if f.get("confirmed")})
+    return values
 
 
 def _params(document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, str]:

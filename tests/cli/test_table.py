@@ -19,19 +19,21 @@ def score(**changes: Any) -> dict[str, Any]:
     made = {
         "role": "gate", "n_headroom": 40, "n_turns": 41, "baseline_mean": 81.0, "candidate_mean": 80.0,
         "mean_drop": 1.0, "ci_upper": 1.5, "drops_over": 2, "gains_over": 1, "recovery": 98.8,
+        "worst_stratum": None,
     }  # fmt: skip
     return {**made, **changes}
 
 
 def document(*reasons: str, model: str = "acme/tiny", workload: str = "faq", name: str = "gl_reply") -> dict[str, Any]:
-    classes = {workload: {"verdict": "FAIL", "scores": {name: score()}}}
+    classes = {workload: {"verdict": "FAIL", "tier": "critical", "scores": {name: score()}}}
     return {
         "decision": "HOLD",
         "exit_code": 3,
         "reasons": list(reasons),
         "model": {"id": model},
         "controls": {"repeat": {"decision": "PROMOTE"}},
-        "candidates": [{"decision": "HOLD", "kv": KV, "classes": classes}],
+        "candidates": [{"decision": "HOLD", "kv": KV, "classes": classes, "cautions": []}],
+        "ranking": [],
     }
 
 
@@ -87,3 +89,34 @@ def test_long_names_push_nothing_out_and_many_reasons_are_counted() -> None:
     flat = " ".join(said.split())
     assert "KV fp8_e4m3 (effective fp8_e4m3, native): HOLD" in flat
     assert f"and {1000 - MOST_REASONS} reasons more, in the report" in flat
+
+
+def test_the_worst_stratum_the_pooled_direction_and_the_ranking_have_a_line_each() -> None:
+    made = document()
+    candidate = made["candidates"][0]
+    late = {"name": "turn index 7 to 11", "mean_drop": 9.5, "ci_lower": 4.25, "ci_upper": 12.0}
+    candidate["classes"]["faq"]["scores"]["gl_reply"] |= {"margin": 2.0, "worst_stratum": late}
+    candidate["classes"]["faq"]["tier"] = "supporting"
+    candidate["cautions"] = [
+        {"about": "pooled", "sentence": "49 of 60 conversations lose"},
+        {"about": "trend", "sentence": "drops grow"},
+    ]
+    made["ranking"] = [{"name": "nvfp4", "bytes_per_token": 1234.5}, {"name": "fp8", "bytes_per_token": None}]
+    said = printed(made, terminal=False)
+    worst = "worst stratum: faq gl_reply, turn index 7 to 11: mean drop 9.50 points, at least 4.25, margin 2"
+    assert worst in said
+    assert "49 of 60 conversations lose" in said
+    assert "drops grow" not in said
+    assert "promoted, the fewest bytes a token first: nvfp4 1,234, fp8 of unknown size" in said
+    assert "faq (supporting)" in said
+
+
+@pytest.mark.parametrize(("mean_drop", "lower"), [(2.0, 1.9), (9.0, None)])
+def test_a_stratum_within_the_margin_or_without_a_bound_has_none(mean_drop: float, lower: float | None) -> None:
+    made = document()
+    part = {"name": "turn index 1", "mean_drop": mean_drop, "ci_lower": lower, "ci_upper": None}
+    made["candidates"][0]["classes"]["faq"]["scores"]["gl_reply"] |= {"margin": 2.0, "worst_stratum": part}
+    made["ranking"] = [{"name": "fp8", "bytes_per_token": 1.0}]
+    said = printed(made)
+    assert "worst stratum" not in said
+    assert "promoted" not in said

@@ -25,6 +25,7 @@ def score(drop: float, *, bound: float | None, role: str = "gate") -> dict[str, 
         "baseline_mean": 80.0, "candidate_mean": 80.0 - drop,
         "mean_drop": drop, "ci_lower": None if bound is None else drop - 1, "ci_upper": bound, "drop_nats": None,
         "recovery": None if bound is None else 100 - drop, "drops_over": int(drop > 2), "gains_over": 0,
+        "worst_stratum": None if bound is None else {"name": "turn index 1", "mean_drop": drop + 1},
     }  # fmt: skip
 
 
@@ -40,7 +41,10 @@ def classes(drop: float) -> dict[str, Any]:
 
 
 def flag(turn_id: str, name: str) -> dict[str, Any]:
-    return {"turn_id": turn_id, "class": "math", "score": name, "turn_index": 0, "drop": 7.0}
+    confirmed = name == "gl_span"
+    return {
+        "turn_id": turn_id, "class": "math", "score": name, "turn_index": 0, "drop": 7.0, "confirmed": confirmed,
+    }  # fmt: skip
 
 
 def document(model: str, run_id: str, **change: Any) -> dict[str, Any]:
@@ -51,6 +55,7 @@ def document(model: str, run_id: str, **change: Any) -> dict[str, Any]:
         "name": "fp8", "self_test": change.pop("self_test", False), "baseline": "baseline",
         "kv": {**kv, **STORED, "bytes_per_token": 48.0},
         "decision": decision, "reasons": [f"math: {HOSTILE}"], "findings": [], "classes": classes(drop),
+        "pooled": {"n_conversations": 2, "worse": 1, "better": 0, "p": 0.5},
         "flagged_turns": [flag("math-a/t01", "gl_span"), flag("math-a/t01", "gl_reply")] if drop > 2 else [],
     }  # fmt: skip
     repeat = {"kv": BF16, "decision": "PROMOTE", "reasons": [], "classes": classes(0.0), "flagged_turns": []}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.text import head
@@ -51,3 +51,14 @@ def why(reasons: list[str]) -> str:
     if not reasons:
         return "no reason is recorded"
     return reasons[0] + (f" (and {len(reasons) - 1} more below)" if len(reasons) > 1 else "")
+
+
+def class_name(workload: str, judged: Mapping[str, Any]) -> str:
+    """The class, with its tier where it is not critical."""
+    return workload if judged["tier"] == "critical" else f"{workload} ({judged['tier']})"
+
+
+def ranking(ranked: Sequence[Mapping[str, Any]]) -> str:
+    """Candidates and their bytes a token, in the order given."""
+    sizes = ((each["name"], each["bytes_per_token"]) for each in ranked)
+    return ", ".join(f"{name} {'of unknown size' if size is None else format(size, ',.0f')}" for name, size in sizes)

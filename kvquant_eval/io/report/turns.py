@@ -11,6 +11,7 @@ from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, GoldenTurn, Measure, Outcome, Prepared, Replay, ScoreDelta
 from kvquant_eval.core.text import head, tail
 from kvquant_eval.io.report.blocks import Facts, Items, Section, Table, Texts
+from kvquant_eval.io.report.confirmations import second_test
 from kvquant_eval.io.report.names import NONE, number
 
 MOST_TURNS = 20
@@ -28,7 +29,7 @@ class _Sides:
 
     drops: Drops
     placebo: Drops
-    flagged: frozenset[tuple[str, str]]
+    flagged: Mapping[tuple[str, str], Mapping[str, Any]]
     replies: tuple[Replies, Replies]
     own: tuple[Replies, Replies]
     explanations: tuple[Explanations, Explanations]
@@ -37,7 +38,8 @@ class _Sides:
 def flagged_sections(
     candidate: Mapping[str, Any], name: str, baseline: str, judgement: Judgement, golden: GoldenSet, prepared: Prepared
 ) -> list[Section]:
-    """The candidate's flagged turns, worst first and at most ``MOST_TURNS``; how many are left out is said.
+    """The candidate's flagged turns, at most ``MOST_TURNS``; how many are left out is said. The worst come first, the
+    surest where flags were put to a second test.
 
     ``name`` is model id and KV dtype, ``baseline`` what stands over the baseline's numbers.
     """
@@ -61,7 +63,7 @@ def _sides(candidate: Mapping[str, Any], judgement: Judgement) -> _Sides:
     return _Sides(
         drops=_drops(judgement.deltas.get(name, ())),
         placebo=_drops(judgement.deltas.get("placebo", ())),
-        flagged=frozenset((flag["turn_id"], flag["score"]) for flag in candidate["flagged_turns"]),
+        flagged={(flag["turn_id"], flag["score"]): flag for flag in candidate["flagged_turns"]},
         replies=(_replies(judgement, base), _replies(judgement, name)),
         own=(_replies(judgement, base, Measure.FREE_RUNNING), _replies(judgement, name, Measure.FREE_RUNNING)),
         explanations=(_explanations(judgement, base), _explanations(judgement, name)),
@@ -87,7 +89,7 @@ def _turn(turn: GoldenTurn, prompt_tokens: int, baseline: str, sides: _Sides) ->
     rows = [
         (
             key[1],
-            "raw" if key in sides.flagged else NONE,
+            second_test(sides.flagged.get(key)) or NONE,
             number(sides.drops[key].baseline, ".2f"),
             number(sides.drops[key].candidate, ".2f"),
             number(sides.drops[key].drop, "+.2f"),

@@ -11,10 +11,23 @@ from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.io.report.attribution import attribution_sections
 from kvquant_eval.io.report.blocks import Block, Facts, Items, Report, Section, Table, Verdicts, clean
 from kvquant_eval.io.report.compounding import compounding_sections
+from kvquant_eval.io.report.confirmations import confirmation_sections
+from kvquant_eval.io.report.degenerate import degenerate_section
 from kvquant_eval.io.report.fidelity import fidelity_sections
-from kvquant_eval.io.report.names import NONE, baseline_name, identity, interval, kv_name, number, why
+from kvquant_eval.io.report.names import (
+    NONE,
+    baseline_name,
+    class_name,
+    identity,
+    interval,
+    kv_name,
+    number,
+    ranking,
+    why,
+)
 from kvquant_eval.io.report.plots import figures
 from kvquant_eval.io.report.ranges import range_sections
+from kvquant_eval.io.report.strata import strata_sections
 from kvquant_eval.io.report.turns import flagged_sections
 
 Data = Mapping[str, Any]
@@ -28,7 +41,7 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
         sections += _candidate(name, candidate, document, judgement)
         against = baseline_name(document["model"]["kv"][candidate["baseline"]])
         sections += compounding_sections(candidate, name, against, document)
-    sections += [_controls(document), _degenerate(document), *fidelity_sections(document)]
+    sections += [_controls(document), degenerate_section(document), *fidelity_sections(document)]
     sections += [*attribution_sections(document), *range_sections(document), _arms(document["arms"])]
     sections += [_attestation(document), _storage(document)]
     sections += [_policy(document), _golden(document["golden"])]
@@ -53,6 +66,8 @@ def _signoff(document: Data, names: list[str]) -> Section:
     for label, key in (("run", "run_id"), ("decided", "created_at"), ("attempts", "attempts")):
         if key in document:
             facts.append((label, str(document[key])))
+    if document["ranking"]:
+        facts.append(("promoted, the fewest bytes a token first", ranking(document["ranking"])))
     if document["post_hoc"]:
         facts.append(("post hoc", "the policy is not the one hashed before the run; this decision moves no alias"))
     return Section(2, "Decision", (Verdicts(tuple(rows)), Facts(tuple(facts))))
@@ -75,23 +90,27 @@ def _candidate(identified: str, candidate: Data, document: Data, judgement: Judg
     return [
         Section(2, title, tuple(blocks)),
         Section(3, f"{name}: reasons and findings", (Items(_said(candidate)),)),
+        *strata_sections(candidate),
+        *confirmation_sections(candidate, document["policy"]["hold_level"]),
         Section(3, f"{name}: what it gains", (Facts(_gains(kv)),)),
         Section(3, f"{name}: drops turn by turn", plots or (Items(("no turn could be paired",)),)),
     ]
 
 
 def _scores(classes: Data, baseline: str) -> Table:
-    """One row a class and score; gate scores count the turns with headroom."""
+    """One row a class and score; gate scores count the turns with headroom, and their conversations."""
     columns = (
-        "class", "verdict", "score", "role, margin", "n", baseline, "candidate", "mean drop", "bounds", "nats",
-        "drops/gains", "placebo", "repeat", "recovery",
+        "class", "verdict", "score", "role, margin", "turns in conversations", baseline, "candidate", "mean drop",
+        "bounds", "nats", "drops/gains", "placebo", "repeat", "recovery",
     )  # fmt: skip
     rows = [
-        (workload, judged["verdict"], name, *_score(score))
+        (class_name(workload, judged), judged["verdict"], name, *_score(score))
         for workload, judged in classes.items()
         for name, score in judged["scores"].items()
     ]
-    rows += [(w, c["verdict"], *[NONE] * (len(columns) - 2)) for w, c in classes.items() if not c["scores"]]
+    rows += [
+        (class_name(w, c), c["verdict"], *[NONE] * (len(columns) - 2)) for w, c in classes.items() if not c["scores"]
+    ]
     return Table(columns, "lvll" + "r" * (len(columns) - 4), tuple(rows))
 
 
@@ -99,7 +118,7 @@ def _score(score: Data) -> tuple[str, ...]:
     gate = score["role"] == "gate"
     return (
         f"{score['role']}, {score['margin']:g}",
-        f"{score['n_headroom']} of {score['n_turns']}" if gate else str(score["n_turns"]),
+        (f"{score['n_headroom']} of " if gate else "") + f"{score['n_turns']} in {score['n_conversations']}",
         number(score["baseline_mean"], ".2f"),
         number(score["candidate_mean"], ".2f"),
         number(score["mean_drop"], "+.2f"),
@@ -137,7 +156,7 @@ def _classes(classes: Data) -> Verdicts:
     return Verdicts(
         tuple(
             (
-                f"{w}: {c['n_turns']} turns, {c['n_headroom']} with headroom, {c['n_missing']} missing",
+                f"{class_name(w, c)}: {c['n_turns']} turns, {c['n_headroom']} with headroom, {c['n_missing']} missing",
                 c["verdict"],
                 "; ".join(c["reasons"]),
             )
@@ -180,37 +199,6 @@ def _controls(document: Data) -> Section:
         for name, control in document["controls"].items()
     ]
     return Section(2, "Controls", (Verdicts(tuple(rows)),))
-
-
-def _degenerate(document: Data) -> Section:
-    """A row an arm: generated replies that show a sign of degeneration, the arm's and its baseline's."""
-    compared = [*document["controls"].items(), *((c["name"], c) for c in document["candidates"])]
-    signs = list(dict.fromkeys(sign for _, arm in compared for sign in arm["degeneration"]["signs"]))
-    model = document["model"]
-    rows = [(name, identity(model, arm["kv"]), *_signs(arm["degeneration"], signs)) for name, arm in compared]
-    columns = ("arm", "model and KV dtype", "replies", "degenerate", "rise", "p", *signs, "classes")
-    return Section(
-        2,
-        "Degenerate replies",
-        (
-            Items(("arm / its baseline; a rise beyond chance and beyond the controls holds a candidate",)),
-            Table(columns, "lw" + "r" * (4 + len(signs)) + "w", tuple(rows)),
-        ),
-    )
-
-
-def _signs(counted: Data, signs: list[str]) -> tuple[str, ...]:
-    sides = [counted, *(counted["signs"][sign] for sign in signs)]
-    degenerate, *by_sign = [f"{side['arm']}/{side['baseline']}" for side in sides]
-    classes = [f"{w} {c['arm']}/{c['baseline']} of {c['n']}" for w, c in counted["classes"].items()]
-    return (
-        str(counted["n"]),
-        degenerate,
-        f"{counted['rise']:+d}",
-        number(counted["p"], ".2g"),
-        *by_sign,
-        ", ".join(classes) or NONE,
-    )
 
 
 def _arms(arms: Data) -> Section:

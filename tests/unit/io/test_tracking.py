@@ -103,7 +103,8 @@ def test_metrics_are_points_and_finite(store: Store, tmp_path: Path, database: P
     assert candidate.data.metrics == {
         "gate/pass": 0, "kv/bytes_per_token": 48, "kv/capacity_tokens": 4096, "arm/decoded_tokens_per_s": 50,
         "arm/prefix_cache_share": 0.75, "math/mean_drop": 7, "math/baseline": 80, "math/candidate": 73, "math/bound": 8,
-        "math/recovery": 93, "math/flagged": 1,
+        "math/recovery": 93, "math/flagged": 1, "math/confirmed": 1, "math/worst_stratum_drop": 8,
+        "gate/pooled_p": 0.5,
         "faq/mean_drop": 0, "faq/baseline": 80, "faq/candidate": 80, "faq/flagged": 0,
         "fidelity/kl": 0.015, "fidelity/top1": 0.97,
     }  # fmt: skip
@@ -288,6 +289,7 @@ def test_what_died_is_logged_without_scores(store: Store, tmp_path: Path) -> Non
     document = json.loads((folder / "decision.json").read_text())
     lost = {"requested": "fp8_e4m3", "effective": "not read back", "realisation": "native"}
     document["candidates"][0] |= {"kv": lost, "classes": {"math": {**decided.classes(0)["coding"]}}}
+    document["candidates"][0]["pooled"] = {"n_conversations": 0, "worse": 0, "better": 0, "p": 1.0}
     document["baseline"]["kv"] = lost | {"requested": "bfloat16"}
     document["controls"] = {}
     document["fidelity"] = {"fp8": {"all": {"kl": None, "top1_agreement": None}}}

@@ -220,7 +220,7 @@ def test_numbers_of_the_document_are_in_the_table(case: MakeCase, tmp_path: Path
     page = case(9.0, model=MODEL).write(tmp_path)["report.md"]
     row = next(line for line in page.split("\n") if line.startswith("| math_chain | FAIL | gl_reply"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[3:8] == ["gate, 2", "40 of 40", "81.00", "72.00", "+9.00"]
+    assert cells[3:8] == ["gate, 2", "40 of 40 in 40", "81.00", "72.00", "+9.00"]
     assert cells[10:13] == ["40/0", "+0.00 (0/0)", "+0.00 (0/0)"]
 
 
