@@ -24,6 +24,9 @@ from kvquant_eval.core.stats import (
 
 PRACTICABLE = 100
 """Times the turns of a class beyond which it is no advice to write more."""
+FEW = 8
+"""Conversations from which on random weights cover a mean as well as Student's t does, whatever the drops (simulated:
+95.2% for 8 normal drops, 92.1% for 5, with no break larger than the worst that was seen)."""
 _WHOLE = 100.0
 
 
@@ -43,11 +46,14 @@ class Estimate:
 
     @property
     def interval(self) -> Interval:
-        """One-sided 95% bounds; the upper one allows for breaks that were not seen, where ``largest`` says so."""
+        """One-sided 95% bounds. Where ``largest`` says so, the upper one allows for breaks that were not seen; it is good
+        for any drops, so that Student's has nothing to add, but for fewer than ``FEW`` conversations.
+        """
         plain = self._plain(self.seen)
-        return (
-            replace(plain, upper=max(plain.upper, allowing_breaks(self.seen, self.largest))) if self.largest else plain
-        )
+        if not self.largest:
+            return plain
+        upper = allowing_breaks(self.seen, self.largest)
+        return replace(plain, upper=max(upper, plain.upper) if self.seen.count < FEW else upper)
 
     def below(self, margin: float) -> bool:
         """Whether the upper bound is below ``margin``: as ``interval``, without finding where it lies."""
@@ -84,18 +90,16 @@ class Estimate:
         return tango(drops, gains, seen.turns, self.spread, seen.degrees)
 
     def _below(self, seen: Clusters, margin: float) -> bool:
-        return self._plain(seen).upper < margin and (
-            not self.largest or proven_below(seen, self.largest, margin) >= CONFIDENCE
-        )
+        if self.largest and proven_below(seen, self.largest, margin) < CONFIDENCE:
+            return False
+        return bool(self.largest and seen.count >= FEW) or self._plain(seen).upper < margin
 
 
 def estimate(
     drops: Sequence[float], baseline: Sequence[float], conversations: Sequence[Hashable], largest_break: float
 ) -> Estimate:
-    """``drops`` (points, > 0 is worse) and ``baseline`` of each turn, and its conversation.
-
-    A conversation can lose no more than its baseline: ``largest_break`` (points) counts up to the best one's. Raises
-    ValueError for no drops.
+    """``drops`` (points, > 0 is worse) and ``baseline`` (points) of each turn, and its conversation; ``largest_break`` as
+    ``Estimate.largest``. Raises ValueError for no drops.
     """
     seen = clustered(drops, conversations)
     flips = None
@@ -105,7 +109,7 @@ def estimate(
         seen=seen,
         flips=flips,
         spread=1.0 if flips is None else spread(seen, drops),
-        largest=min(largest_break, clustered(baseline, conversations).worst) if largest_break else 0.0,
+        largest=largest_break,
     )
 
 
