@@ -114,7 +114,7 @@ def _join(
         return (Decision.INVALID, invalid) if invalid else (Decision.INCONCLUSIVE, unfinished)
     held = (*(_line(finding) for finding in findings if finding.holds and finding.p is None), *proven)
     deciding = [w for w in classes if policy.tier(w) is not Tier.ADVISORY]
-    must_pass = [w for w in deciding if policy.tier(w) is Tier.CRITICAL]
+    must_pass = [w for w in deciding if policy.tier(w) is Tier.CRITICAL or classes[w].n_unscored]
     if policy.rule is Rule.ZERO_FLAGS:
         deciding = must_pass = [policy.hardest]
     reasons = tuple(f"{w}: {r}" for w in deciding if classes[w].verdict is Verdict.FAIL for r in classes[w].reasons)
@@ -199,6 +199,7 @@ def _judge_class(
         reasons=tuple(sentence for found, sentence in said if found is verdict),
         n_turns=len({d.turn_id for d in deltas if has_drop(d)}),
         n_headroom=min((r.n_headroom for r in scores.values() if r.role is ScoreRole.GATE), default=0),
+        n_unscored=len(missing),
         n_missing=len(missing) + skipped,
         scores=scores,
     )

@@ -46,8 +46,8 @@ class Estimate:
 
     @property
     def interval(self) -> Interval:
-        """One-sided 95% bounds. Where ``largest`` says so, the upper one allows for breaks that were not seen; it is good
-        for any drops, so that Student's has nothing to add, but for fewer than ``FEW`` conversations.
+        """One-sided 95% bounds. Where ``largest`` says so, the upper one allows for breaks that were not seen; from
+        ``FEW`` conversations on it is good for any drops, and Student's has nothing to add.
         """
         plain = self._plain(self.seen)
         if not self.largest:
@@ -98,8 +98,8 @@ class Estimate:
 def estimate(
     drops: Sequence[float], baseline: Sequence[float], conversations: Sequence[Hashable], largest_break: float
 ) -> Estimate:
-    """``drops`` (points, > 0 is worse) and ``baseline`` (points) of each turn, and its conversation; ``largest_break`` as
-    ``Estimate.largest``. Raises ValueError for no drops.
+    """From ``drops`` (points, > 0 is worse) and ``baseline`` (points) of each turn, and its conversation;
+    ``largest_break`` as ``Estimate.largest``. Raises ValueError for no drops.
     """
     seen = clustered(drops, conversations)
     flips = None

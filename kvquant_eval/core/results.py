@@ -54,12 +54,15 @@ class ScoreResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassResult:
-    """The verdict over one workload class, with its reasons."""
+    """The verdict over one workload class, with its reasons. ``n_unscored`` turns lack a pair of scores, and with those
+    that no arm could run ``n_missing`` are missing.
+    """
 
     verdict: Verdict
     reasons: tuple[str, ...]
     n_turns: int
     n_headroom: int
+    n_unscored: int
     n_missing: int
     scores: Mapping[str, ScoreResult]
 

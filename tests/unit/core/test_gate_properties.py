@@ -1,4 +1,4 @@
-"""What must hold of every decision, whatever the drops; and the smallest cases where the rule does not keep it."""
+"""What must hold of every decision, whatever the drops; and, last, where it does not, in the smallest cases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvquant_eval.core.gate import decide
+from kvquant_eval.core.inference import FEW
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole, Tier
 from kvquant_eval.core.records import Decision, ScoreDelta, Verdict
 from kvquant_eval.core.results import CandidateResult
@@ -168,7 +169,7 @@ YES_NO = st.builds(
 def test_an_identical_pair_never_hurts_a_yes_no_score(
     scored: list[tuple[float, float]], margin: float, largest: float
 ) -> None:
-    """Of single turns. Its baseline is no better than the best there is, which bounds what a conversation may lose."""
+    """Of single turns."""
     made = [Turn("hard", i, 0, drop, baseline) for i, (baseline, drop) in enumerate(scored)]
     limits = policy(margin=margin, flag_over=margin, largest_break=largest, tiers={"easy": Tier.ADVISORY})
     best = max(turn.baseline for turn in made)
@@ -221,47 +222,47 @@ def better(before: CandidateResult, after: CandidateResult) -> bool:
     return ORDER.index(after.decision) < ORDER.index(before.decision)
 
 
-@pytest.mark.xfail(strict=True, reason="a supporting class that is not settled does not stop a promotion")
 def test_evidence_removed_from_a_supporting_class_does_not_promote() -> None:
-    """Seven conversations prove a loss of 5 points (2 ** -7 < 0.01), six do not."""
+    """Seven conversations prove a loss of 5 points (2 ** -7 < 0.01), six do not; but the seventh is missed."""
     made = deltas([*hard(0.0, 0.0), *(Turn("easy", i, 0, 5.0) for i in range(7))])
     before, after = (judged(found, SUPPORTED) for found in (made, [*made[:-1], lost(made[-1])]))
     assert before.decision is HOLD
-    assert after.decision is not PROMOTE
+    assert after.decision is INCONCLUSIVE
 
 
-@pytest.mark.xfail(strict=True, reason="gains leave the count of gains over the threshold too")
-def test_a_larger_threshold_does_not_hold_by_the_test_of_direction() -> None:
-    """Eight drops of 3 against one gain of 2.5: p = 10 / 512 over 2 points, 1 / 256 over 2.7 points."""
+@MORE
+@given(st.lists(DROPS, min_size=FEW, max_size=40), st.floats(0.0, 100.0), st.sampled_from([2.0, 10.0, 30.0]))
+def test_an_identical_pair_never_hurts(drops: list[float], baseline: float, margin: float) -> None:
+    """Where the bound allows for breaks, whatever the drops and the pair's baseline."""
+    limits = replace(ALONE, scores=policy(margin=margin, flag_over=margin).scores, largest_break=100.0)
+    before = judged(deltas(hard(*drops)), limits)
+    assert not better(judged(deltas([*hard(*drops), identical("hard", baseline)]), limits), before)
+
+
+def test_an_identical_pair_of_a_better_baseline_does_not_hurt() -> None:
+    quiet, limits = hard(*[0.0] * 149, baseline=50.0), replace(ALONE, largest_break=100.0)
+    assert judged(deltas(quiet), limits).decision is PROMOTE
+    assert judged(deltas([*quiet, identical("hard", 100.0)]), limits).decision is PROMOTE
+
+
+def test_students_bounds_widen_by_a_pair_that_differs_from_the_others() -> None:
+    """Two drops of 1.9 have no spread and pass; beside a third of 0 they have: 1.27 + 2.92 * 0.63 points. So where the
+    conversations seen are taken for all there are, one that did not move may cost a promotion.
+    """
+    before, after = (judged(deltas(hard(*drops)), ALONE) for drops in ((1.9, 1.9), (1.9, 1.9, 0.0)))
+    assert (before.decision, after.decision) == (PROMOTE, INCONCLUSIVE)
+
+
+def test_a_larger_threshold_may_hold_by_the_test_of_direction() -> None:
+    """Eight drops of 3 against one gain of 2.5: p = 10 / 512 over 2 points, 1 / 256 over 2.7, where gains are none."""
     made = deltas(hard(*[3.0] * 8, -2.5, *[0.0] * 9))
     low, high = (judged(made, replace(ALONE, scores=policy(flag_over=over).scores)) for over in (2.0, 2.7))
-    assert low.decision is PROMOTE
-    assert high.decision is PROMOTE
+    assert (low.decision, high.decision) == (PROMOTE, HOLD)
 
 
-@pytest.mark.xfail(strict=True, reason="a pair that differs from the others widens the bounds by the spread it brings")
-def test_an_identical_pair_does_not_widen_the_bounds() -> None:
-    """Two drops of 1.9 have no spread and pass; beside a third of 0 they have: 1.27 + 2.92 * 0.63 points."""
-    before, after = (judged(deltas(hard(*drops)), ALONE) for drops in ((1.9, 1.9), (1.9, 1.9, 0.0)))
-    assert before.decision is PROMOTE
-    assert not better(after, before)
-
-
-@pytest.mark.xfail(strict=True, reason="what a conversation may lose is what the best baseline has")
-def test_an_identical_pair_of_a_better_baseline_does_not_hurt() -> None:
-    """75 conversations of 50 points may lose 50 (1 - 0.05 ** (1 / 75)) = 1.96 points; 76, one of 100 points, 3.86."""
-    quiet, limits = hard(*[0.0] * 75, baseline=50.0), replace(ALONE, largest_break=100.0)
-    before = judged(deltas(quiet), limits)
-    after = judged(deltas([*quiet, identical("hard", 100.0)]), limits)
-    assert before.decision is PROMOTE
-    assert not better(after, before)
-
-
-@pytest.mark.xfail(strict=True, reason="a tenth turn makes a stratum, which strict wants to see settled")
-def test_an_identical_pair_does_not_make_a_stratum_that_is_not_settled() -> None:
+def test_a_tenth_turn_makes_a_stratum_that_strict_wants_to_see_settled() -> None:
     """Nine late turns are no stratum beside ten early ones, ten are: its bound is 0 + 1.83 * 1.33 points."""
     made = [*hard(*[0.0] * 10), *hard(*[4.0, -4.0] * 4, 0.0, index=7, first=20)]
     limits = replace(ALONE, rule=Rule.STRICT, scores=policy(flag_over=50.0).scores)
     before, after = (judged(deltas(turns), limits) for turns in (made, [*made, Turn("hard", 99, 7, 0.0)]))
-    assert before.decision is PROMOTE
-    assert not better(after, before)
+    assert (before.decision, after.decision) == (PROMOTE, INCONCLUSIVE)

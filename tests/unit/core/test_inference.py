@@ -50,8 +50,9 @@ def test_turns_of_one_conversation_that_flip_together_count_once() -> None:
     assert together.upper > binary(signs).interval.upper
 
 
-def test_the_upper_bound_allows_for_breaks_up_to_the_best_baseline() -> None:
-    assert made([0.0] * 50, largest=100.0).interval.upper == pytest.approx(70 * (1 - 0.05 ** (1 / 50)), abs=1e-4)
+def test_the_upper_bound_allows_for_breaks_of_the_largest_size() -> None:
+    """Whatever the baseline: else one more conversation of a better one would unsettle what the others show."""
+    assert made([0.0] * 50, largest=100.0).interval.upper == pytest.approx(100 * (1 - 0.05 ** (1 / 50)), abs=1e-4)
     assert made([0.0] * 50, largest=40.0).interval.upper == pytest.approx(40 * (1 - 0.05 ** (1 / 50)), abs=1e-4)
     assert made([0.0] * 50).interval.upper == 0.0
 

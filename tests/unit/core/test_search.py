@@ -184,7 +184,7 @@ def _measured(first: ScoreResult, second: ScoreResult) -> Pass:
     policy = Policy(name="p", rule=Rule.DEFAULT, hardest="a", scores={"a": {"gl": gating}, "b": {"gl": gating}})
     classes = {
         name: ClassResult(
-            verdict=Verdict.PASS, reasons=(), n_turns=10, n_headroom=10, n_missing=0, scores={"gl": score}
+            verdict=Verdict.PASS, reasons=(), n_turns=10, n_headroom=10, n_unscored=0, n_missing=0, scores={"gl": score}
         )
         for name, score in (("a", first), ("b", second))
     }
