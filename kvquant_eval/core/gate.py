@@ -98,7 +98,8 @@ def is_disaster(result: CandidateResult, policy: Policy) -> str:
             far = DISASTER * score.margin
             proven = score.ci_lower is not None and score.ci_lower > far and score.beyond_p < policy.hold_level
             if proven and score.role is ScoreRole.GATE and policy.tier(workload) is not Tier.ADVISORY:
-                return f"{workload}: {name}: {_drop(score)} after {score.n_turns} turns is beyond {far:g}"
+                beyond = f"is beyond {far:g}, {DISASTER:g} margins"
+                return f"{workload}: {name}: {_drop(score)} after {score.n_turns} turns {beyond}"
     return ""
 
 
@@ -177,7 +178,7 @@ def _judge_class(
     for name, rule in policy.scores[workload].items():
         drowned = drowns(grounds.judges.get((workload, name)), rule.margin)
         if rule.role is ScoreRole.GATE and name not in scores:
-            said.append((Verdict.INCONCLUSIVE, f"{name}: no turn with headroom"))
+            said.append((Verdict.INCONCLUSIVE, f"{name}: no turn with headroom, {policy.min_headroom} are needed"))
         elif drowned and rule.role is not ScoreRole.REPORT:
             said.append((Verdict.INCONCLUSIVE if rule.role is ScoreRole.GATE else Verdict.PASS, f"{name}: {drowned}"))
         elif rule.role is ScoreRole.GATE:
@@ -219,18 +220,22 @@ def _judge_score(name: str, score: ScoreResult, policy: Policy) -> Iterator[Said
     if policy.rule is Rule.STRICT:
         for part in score.strata:
             if part.ci_upper is None or part.ci_upper >= score.margin:
-                yield Verdict.INCONCLUSIVE, f"{name}, {part.name}: {_drop(part)} does not settle {score.margin:g}"
+                yield (
+                    Verdict.INCONCLUSIVE,
+                    f"{name}, {part.name}: {_drop(part)} does not settle the margin of {score.margin:g}",
+                )
 
 
 def _non_inferior(name: str, score: ScoreResult, margin: float, policy: Policy) -> Said:
     drop, upper = _drop(score), score.ci_upper
     if upper is not None and upper < -policy.anomalous_gain:
-        return Verdict.INCONCLUSIVE, f"{name}: {drop} is a gain too good to be true"
+        return Verdict.INCONCLUSIVE, f"{name}: {drop} is a gain over {policy.anomalous_gain:g}, too good to be true"
     if upper is not None and upper < margin:
         return Verdict.PASS, f"{name}: {drop} stays within the margin of {margin:g}"
     if score.ci_lower is not None and score.ci_lower > margin:
-        chance = "which may be chance among so many reasons to hold"
-        return Verdict.INCONCLUSIVE, f"{name}: {drop} is beyond the margin of {margin:g}, {chance}"
+        chance = f"chance (p = {score.beyond_p:.2g}, and there are other reasons to hold)"
+        doubt = chance if score.beyond_p < 1 else f"chance in {score.n_conversations} conversations"
+        return Verdict.INCONCLUSIVE, f"{name}: {drop} is beyond the margin of {margin:g}, which may be {doubt}"
     if score.further_turns is None:
         hint = "; it lies on the margin, where more turns hardly help"
     else:
@@ -253,8 +258,8 @@ def _confirmed(workload: str, deltas: Sequence[ScoreDelta], policy: Policy, grou
     for d in deltas:
         found = grounds.confirmations.get((d.turn_id, d.scorer))
         if found and found.confirmed:
-            again = f"{found.drop:.0f} points over {found.epochs} fresh epochs (p = {found.holm:.2g})"
-            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id} drops by {again}"
+            again = f"{found.drop:.0f} points over {found.epochs} fresh epochs"
+            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id} drops by {again} (p = {found.holm:.2g} among all flags)"
 
 
 def _critical(deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> Iterator[Said]:
@@ -266,7 +271,8 @@ def _critical(deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) ->
             continue
         second = (grounds.confirmations or {}).get((d.turn_id, d.scorer))
         if drop_of(d) > rule.flag_over and (second is None or second.confirmed):
-            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id}, which may never regress, drops by {drop_of(d):.2f} points"
+            drops = f"drops by {drop_of(d):.2f} points, over {rule.flag_over:g}"
+            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id}, which may never regress, {drops}"
 
 
 def _is_flagged(delta: ScoreDelta, policy: Policy, confirmations: Mapping[Key, Confirmation]) -> bool:

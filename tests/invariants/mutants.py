@@ -74,8 +74,8 @@ MUTANTS = (
         invariant=3,
         what="differences from the baseline are not looked for",
         file=SOUNDNESS,
-        old="        findings += judge_pair(",
-        new="        judge_pair(",
+        old="        findings += judge_pair(name, baseline.facts,",
+        new="        judge_pair(name, baseline.facts,",
         test=f"{PIPELINE}::test_each_fault_has_its_decision_and_reason",
     ),
     Mutant(
@@ -114,8 +114,8 @@ MUTANTS = (
         invariant=5,
         what="a rise of degenerate replies changes nothing",
         file=GATE,
-        old="        reasons += held if decision is Decision.HOLD else ()\n",
-        new="",
+        old="    tested = [f for f in findings if f.holds and f.p is not None]\n",
+        new="    tested: list[Finding] = []\n",
         test=f"{PIPELINE}::test_a_rise_of_degenerate_replies_holds_what_every_score_lets_through",
     ),
     Mutant(

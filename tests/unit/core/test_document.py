@@ -216,3 +216,34 @@ def test_the_identity_is_the_question_not_the_answer(made: Settings, written: An
 def test_the_decision_says_whether_the_models_code_was_run(made: Settings, written: Any, trusted: bool) -> None:
     model = replace(made.model, trust_remote_code=trusted)
     assert written(replace(made, model=model))["model"]["trust_remote_code"] is trusted
+
+
+def test_candidates_that_may_be_promoted_are_ranked_by_their_bytes(written: Any) -> None:
+    """A reference format by what it takes itself, not by the BF16 that it is kept in."""
+    found = written()
+    sizes = {one["name"]: one["kv"] for one in found["candidates"]}
+    ranked = [(each["name"], each["bytes_per_token"]) for each in found["ranking"]]
+    assert sorted(ranked, key=lambda each: each[1]) == ranked
+    assert dict(ranked) == {
+        "good": sizes["good"]["bytes_per_token"],
+        "ref": sizes["ref"].get("nominal_bytes_per_token", sizes["ref"]["bytes_per_token"]),
+    }
+
+
+def test_the_policys_limits_are_all_there(written: Any) -> None:
+    assert set(written()["policy"]) >= {
+        "name", "sha256", "hardest", "rule", "tiers", "largest_break", "hold_level", "critical_turns", "confirm_epochs",
+        "early_stop", "allow_underpowered", "min_turns", "min_headroom", "modes",
+    }  # fmt: skip
+
+
+def test_strata_pooled_direction_and_cautions_of_every_arm(written: Any) -> None:
+    found = written()
+    for arm in (*found["candidates"], *found["controls"].values()):
+        assert set(arm["pooled"]) == {"n_conversations", "worse", "better", "p"}
+        assert arm["pooled"]["n_conversations"] == 20
+    hit = found["candidates"][1]
+    score = hit["classes"]["math_chain"]["scores"]["gl_reply"]
+    assert [part["name"] for part in score["strata"][:2]] == ["turn index 0", "turn index 1"]
+    assert score["worst_stratum"] in score["strata"]
+    assert hit["pooled"]["worse"] >= 10

@@ -169,7 +169,7 @@ def test_a_class_without_any_turn_is_inconclusive_by_default_rule() -> None:
     made = both(NOISE, [])
     result = decide(made, two_classes(), grounds(made))
     assert result.decision is INCONCLUSIVE
-    assert result.reasons == ("easy: s: no turn with headroom",)
+    assert result.reasons == ("easy: s: no turn with headroom, 1 are needed",)
 
 
 def test_missing_turns_are_counted_with_the_skipped() -> None:
