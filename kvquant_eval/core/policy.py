@@ -94,7 +94,7 @@ class Policy:
     hold_level: float = 0.01
     largest_break: float = 100.0
     critical_turns: tuple[str, ...] = ()
-    confirm_epochs: int = 32
+    confirm_epochs: int = 56
     early_stop: bool = False
     allow_underpowered: bool = False
     tiers: Mapping[str, Tier] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Policy:
         check_number("gate.headroom_points", self.headroom_points, at_least=0, up_to=100, usual=20.0)
         check_number("gate.hold_level", self.hold_level, above=0, below=1, usual=0.01)
         check_number("gate.largest_break", self.largest_break, at_least=0, up_to=100, usual=100)
-        check_number("gate.confirm_epochs", self.confirm_epochs, at_least=2, up_to=1000, usual=32)
+        check_number("gate.confirm_epochs", self.confirm_epochs, at_least=2, up_to=1000, usual=56)
         check_number("gate.anomalous_gain", self.anomalous_gain, above=0, up_to=100, usual=5.0)
         if not self.scores:
             raise DataError("workload: at least one class, got none; name one, such as workload=[faq]")
