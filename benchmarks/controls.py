@@ -8,6 +8,7 @@ many flags were confirmed. The run folder stays, and the same command uses it ag
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,9 +17,11 @@ from typing import Any
 
 from kvquant_eval.cli.config import build, compose
 from kvquant_eval.core.arms import Arm, ingredients
+from kvquant_eval.core.cautions import cautions
 from kvquant_eval.core.judge import Judgement, asked, judge
-from kvquant_eval.core.records import Role
-from kvquant_eval.core.results import CandidateResult
+from kvquant_eval.core.policy import Policy
+from kvquant_eval.core.records import Decision, Role
+from kvquant_eval.core.results import CandidateResult, ClassResult
 from kvquant_eval.evidence import executable, gather, oracles
 from kvquant_eval.io.runfolder import RunFolder, code_sha256
 from kvquant_eval.pipeline import make_ready
@@ -42,7 +45,7 @@ def main(overrides: Sequence[str]) -> None:
         records = Stage(settings, replace(plan, arms=arms, ingredients=made), run, engines).replay()
     questions = asked(settings, prepared, ready.golden.turns, records)
     gather(questions, oracles(settings), run.answers)
-    show(judge(settings, prepared, ready.golden.turns, records, run.answers.read()))
+    show(judge(settings, prepared, ready.golden.turns, records, run.answers.read()), settings.policy)
 
 
 def folder(runs_dir: str) -> RunFolder:
@@ -66,12 +69,23 @@ def again(arm: Arm, turn: int) -> Arm:
     return replace(arm, name=f"{arm.name}-{LIMITS[turn]}", args=args, order_seed=turn + 2, accept=accept)
 
 
-def show(judgement: Judgement) -> None:
-    """A line an arm."""
+def show(judgement: Judgement, policy: Policy) -> None:
+    """A line an arm, what to look at beside the decision, and where the hardest class loses."""
     for name, result in judgement.results.items():
         print(f"{name}: {result.decision}; {summary(result)}")
-        for reason in result.reasons[:8]:
-            print(f"    {reason}")
+        if result.decision is not Decision.PROMOTE:
+            print("".join(f"    {reason}\n" for reason in result.reasons), end="")
+        print("".join(f"    {each.sentence}\n" for each in cautions(result, policy)), end="")
+        if judgement.arms[name].arm.role is Role.CANDIDATE:
+            show_strata(result.classes[policy.hardest])
+
+
+def show_strata(judged: ClassResult) -> None:
+    """Where in the hardest class the drops lie."""
+    for name, score in judged.scores.items():
+        for part in score.strata:
+            ends = f"[{part.ci_lower or -math.inf:.2f}, {part.ci_upper or math.inf:.2f}]"
+            print(f"    {name}, {part.name}: {part.mean_drop:+.2f} {ends} over {part.n_turns} turns")
 
 
 def summary(result: CandidateResult) -> str:
