@@ -16,7 +16,7 @@ from typing import Any
 from kvquant_eval.core.arms import Arm, ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.calibration import refuse_unfit
-from kvquant_eval.core.codec import DataError, digest, from_data
+from kvquant_eval.core.codec import DataError, digest, from_data, nearest
 from kvquant_eval.core.diagnosis import diagnose
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.folds import restrict
@@ -163,6 +163,11 @@ def make_ready(settings: Settings) -> Ready:
 def _load(settings: Settings) -> GoldenSet:
     """The golden set as pinned, of it the folds that are asked for. Raises DataError."""
     golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+    known = {turn.turn_id for turn in golden.turns}
+    for turn_id in settings.policy.critical_turns:
+        if turn_id not in known:
+            rule = f"ids of golden turns, got {turn_id[:80]!r}"
+            raise DataError(f"gate.critical_turns: {rule}; {nearest(turn_id, sorted(known))}")
     return restrict(golden, settings.folds, settings.policy.scores)
 
 

@@ -66,8 +66,12 @@ def decide(
         if p < policy.hold_level:
             among = f" (p = {p:.2g} among {len(charges)} reasons to hold)" if len(charges) > 1 else f" (p = {p:.2g})"
             proven[charge.workload].append(charge.sentence + among)
-    classes = {name: _judge_class(name, by_class[name], scores[name], policy, grounds, proven[name]) for name in scores}
-    decision, reasons = _join(classes, policy, findings, proven[""])
+    critical = [*_critical(deltas, policy, grounds)]
+    classes = {
+        name: _judge_class(name, by_class[name], scores[name], policy, grounds, proven[name], critical)
+        for name in scores
+    }
+    decision, reasons = _join(classes, policy, findings, proven[""], critical)
     confirmations = grounds.confirmations or {}
     flagged = [d for d in deltas if has_drop(d) and _is_flagged(d, policy, confirmations)]
     flagged.sort(key=lambda d: (_q(d, confirmations), -drop_of(d), d.turn_id, d.scorer))
@@ -104,10 +108,14 @@ def is_disaster(result: CandidateResult, policy: Policy) -> str:
 
 
 def _join(
-    classes: Mapping[str, ClassResult], policy: Policy, findings: Sequence[Finding], proven: Sequence[str]
+    classes: Mapping[str, ClassResult],
+    policy: Policy,
+    findings: Sequence[Finding],
+    proven: Sequence[str],
+    critical: Sequence[tuple[str, Verdict, str]],
 ) -> tuple[Decision, tuple[str, ...]]:
     """The classes' verdicts to a decision. Under ``zero_flags`` only the hardest class decides; a finding that holds
-    does so under every rule.
+    and a turn that may never regress do so under every rule.
     """
     invalid = tuple(_line(finding) for finding in findings if finding.invalid)
     unfinished = tuple(_line(finding) for finding in findings if finding.unfinished)
@@ -118,14 +126,16 @@ def _join(
     must_pass = [w for w in deciding if policy.tier(w) is Tier.CRITICAL or classes[w].n_unscored]
     if policy.rule is Rule.ZERO_FLAGS:
         deciding = must_pass = [policy.hardest]
-    reasons = tuple(f"{w}: {r}" for w in deciding if classes[w].verdict is Verdict.FAIL for r in classes[w].reasons)
-    if reasons or held:
-        return Decision.HOLD, reasons + held
-    reasons = tuple(
-        f"{w}: {r}" for w in must_pass if classes[w].verdict is Verdict.INCONCLUSIVE for r in classes[w].reasons
-    )
-    if reasons:
-        return Decision.INCONCLUSIVE, reasons
+
+    def reasons(verdict: Verdict, among: Sequence[str]) -> tuple[str, ...]:
+        found = [f"{w}: {r}" for w in among if classes[w].verdict is verdict for r in classes[w].reasons]
+        always = [f"{w}: {sentence}" for w, said, sentence in critical if said is verdict]
+        return tuple(dict.fromkeys([*found, *always]))
+
+    if failed := (*reasons(Verdict.FAIL, deciding), *held):
+        return Decision.HOLD, failed
+    if opened := reasons(Verdict.INCONCLUSIVE, must_pass):
+        return Decision.INCONCLUSIVE, opened
     total = sum(result.n_turns for result in classes.values())
     if total < policy.min_turns:
         return Decision.INCONCLUSIVE, (f"golden set: at least {policy.min_turns} turns compared, got {total}",)
@@ -173,6 +183,7 @@ def _judge_class(
     policy: Policy,
     grounds: Grounds,
     proven: Sequence[str],
+    critical: Sequence[tuple[str, Verdict, str]],
 ) -> ClassResult:
     said: list[Said] = [(Verdict.FAIL, sentence) for sentence in proven]
     for name, rule in policy.scores[workload].items():
@@ -184,7 +195,7 @@ def _judge_class(
         elif rule.role is ScoreRole.GATE:
             said += _judge_score(name, scores[name], policy)
     said += _confirmed(workload, deltas, policy, grounds)
-    said += _critical(deltas, policy, grounds)
+    said += [(verdict, sentence) for where, verdict, sentence in critical if where == workload]
     missing = {d.turn_id: d.missing or "a drop that is no number" for d in deltas if not has_drop(d)}
     skipped = grounds.skipped.get(workload, 0)
     if missing:
@@ -262,17 +273,26 @@ def _confirmed(workload: str, deltas: Sequence[ScoreDelta], policy: Policy, grou
             yield Verdict.FAIL, f"{d.scorer}: {d.turn_id} drops by {again} (p = {found.holm:.2g} among all flags)"
 
 
-def _critical(deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> Iterator[Said]:
-    """Turns that may never regress. Where flags are put to a second test, that decides."""
+def _critical(deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> Iterator[tuple[str, Verdict, str]]:
+    """What speaks against turns that may never regress, with their class. Where flags are put to a second test, that
+    decides.
+    """
     wanted = {*policy.critical_turns}
     for d in deltas:
         rule = policy.scores[d.workload][d.scorer]
-        if d.turn_id not in wanted or rule.role is not ScoreRole.GATE or not has_drop(d):
+        if d.turn_id not in wanted or rule.role is not ScoreRole.GATE:
+            continue
+        if not has_drop(d):
+            yield (
+                d.workload,
+                Verdict.INCONCLUSIVE,
+                f"{d.scorer}: {d.turn_id}, which may never regress, has no pair of scores",
+            )
             continue
         second = (grounds.confirmations or {}).get((d.turn_id, d.scorer))
         if drop_of(d) > rule.flag_over and (second is None or second.confirmed):
             drops = f"drops by {drop_of(d):.2f} points, over {rule.flag_over:g}"
-            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id}, which may never regress, {drops}"
+            yield d.workload, Verdict.FAIL, f"{d.scorer}: {d.turn_id}, which may never regress, {drops}"
 
 
 def _is_flagged(delta: ScoreDelta, policy: Policy, confirmations: Mapping[Key, Confirmation]) -> bool:

@@ -194,3 +194,20 @@ def test_few_conversations_and_bound_scores_are_no_disaster() -> None:
     policy = one_class(scores={"hard": scores})
     made = deltas(NOISE) + [delta(f"t{i:04}", 60.0 + i % 2, scorer="task") for i in range(60)]
     assert is_disaster(decided(made, policy), policy) == ""
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("tier", list(Tier))
+def test_a_critical_turn_holds_under_every_rule_and_in_every_class(rule: Rule, tier: Tier) -> None:
+    """``easy`` is not the hardest class, which alone decides under zero_flags, and may only advise."""
+    scores = {"s": ScorePolicy(role=ScoreRole.GATE, margin=90.0)}
+    policy = one_class(
+        rule=rule, tiers={"easy": tier}, scores={"hard": scores, "easy": scores}, critical_turns=("e0000",)
+    )
+    easy = [delta(f"e{i:04}", drop, workload="easy") for i, drop in enumerate([60.0, *NOISE])]
+    made = [*deltas(NOISE), *easy]
+    result = decided(made, policy)
+    assert result.decision is HOLD
+    assert result.reasons == ("easy: s: e0000, which may never regress, drops by 60.00 points, over 2",)
+    lost = [delta("e0000", None, workload="easy") if d.turn_id == "e0000" else d for d in made]
+    assert decided(lost, policy).decision is INCONCLUSIVE
