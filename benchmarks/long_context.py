@@ -40,7 +40,7 @@ ENGINE = {
     "max_num_batched_tokens": 8192,
     "kv_cache_memory_bytes": 256 << 20,
 }
-POLICY = ("gate.hardest=long_context", "gate.min_turns=3", "gate.min_headroom=3")
+POLICY = ("gate.hardest=long_context", "gate.min_turns=3", "gate.min_headroom=3", "gate.allow_underpowered=true")
 
 
 @dataclass(frozen=True)

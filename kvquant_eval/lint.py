@@ -20,6 +20,7 @@ from kvquant_eval.core.score import Scorer, who_is_asked
 from kvquant_eval.core.scorers.code import KIND as PYTHON
 from kvquant_eval.core.scorers.judge import KIND as JUDGE
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.targets import scorable
 from kvquant_eval.evidence import EXECUTION_REMEDY, executing, gather, no_execution, oracles
 from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.golden.linting import read_all
@@ -68,7 +69,8 @@ def lint(settings: Settings, folder: Path, log: Path) -> LintReport:
     classes = shapes(turns, {name: len(turn.prompt_ids) for name, turn in rendered.items()})
     faults += check_shape(classes, str(folder))
     known = [turn for turn in rendered.values() if turn.workload in settings.policy.scores]
-    best = best_case(settings, known, [at.turn for at in turns]) if known else None
+    points = scorable(settings, known, [at.turn for at in turns])
+    best = best_case(settings, known, points) if known else None
     if best is not None and best.decision is not Decision.PROMOTE:
         text = f"a set that can promote, got {best.decision} for a candidate that loses nothing: {best.reasons[0]}"
         faults.append(Fault(severity=Severity.WARNING, check="policy", place=str(folder), text=text))

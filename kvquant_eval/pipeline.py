@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kvquant_eval.core import noise
 from kvquant_eval.core.arms import Arm, ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.calibration import refuse_unfit
@@ -20,13 +21,15 @@ from kvquant_eval.core.codec import DataError, digest, from_data, nearest
 from kvquant_eval.core.diagnosis import diagnose
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.folds import restrict
-from kvquant_eval.core.forecast import Forecast, forecast
+from kvquant_eval.core.forecast import Forecast, find_power, forecast, said
 from kvquant_eval.core.judge import Judgement, asked, asked_once, flags, is_lost, judge
+from kvquant_eval.core.power import Power, as_data, refuse_hopeless
 from kvquant_eval.core.records import GoldenSet, Prepared, Role
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_out, oracles, refuse_unready
 from kvquant_eval.io import fidelity, report, tables, tracking
 from kvquant_eval.io import golden as golden_io
+from kvquant_eval.io import noise as noise_io
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
 from kvquant_eval.replay import ReplayPlan, Stage, places, plan_replay, plan_second, prepare, stored_arm
 
@@ -68,7 +71,10 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
     ready = make_ready(settings)
     _name_left_out(settings)
     with ExitStack() as lock:
-        run = _claim(settings, ready, resumed, lock)
+        foreseen = _foresee(settings, ready)
+        run = _claim(settings, ready, resumed, lock, foreseen.power)
+        for line in said(foreseen, settings.policy):
+            _log.info(line)
         try:
             shutil.move(ready.log, run.path / "prepare.log")
             run.write_plan(ready.plan.prepared)
@@ -88,15 +94,23 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
 
 
 def rehearse(settings: Settings) -> Forecast:
-    """Everything but the engines: what the gate would run, what that takes, and whether it could promote at all."""
+    """Everything but the engines: what the gate would run, what that takes, and what it could see."""
     settings = executable(settings)
     ready = make_ready(settings)
     _name_left_out(settings)
     ready.log.unlink(missing_ok=True)
+    return _foresee(settings, ready)
+
+
+def _foresee(settings: Settings, ready: Ready) -> Forecast:
     plan, runs_dir = ready.plan, Path(settings.runs_dir)
     done = {arm.name: fullest(runs_dir, plan.fingerprint(arm.name))[1] if settings.reuse else 0 for arm in plan.arms}
     speed = last_speed(runs_dir, plan.ingredients["baseline"])
-    return forecast(settings, plan.prepared, ready.golden.turns, plan.blocks, done, speed)
+    arms = {arm.name: plan.fingerprint(arm.name) for arm in plan.arms if arm.role is not Role.CANDIDATE}
+    mark = noise.fingerprint(settings, ready.golden.sha256, arms)
+    seen = noise_io.newest(runs_dir, mark) if settings.reuse else None
+    power = find_power(settings, plan.prepared.turns, ready.golden.turns, *(seen or ()))
+    return forecast(settings, plan.prepared, plan.blocks, done, speed, power)
 
 
 def regate(run: RunFolder, settings: Settings) -> GateRun:
@@ -171,9 +185,9 @@ def _load(settings: Settings) -> GoldenSet:
     return restrict(golden, settings.folds, settings.policy.scores)
 
 
-def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack) -> RunFolder:
+def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack, power: Power) -> RunFolder:
     """The folder to run in, locked: one to go on with, or a new one. Raises DataError where ``resumed`` is no run to go
-    on with.
+    on with, or the ``power`` of a new one is too little.
     """
     pinned = _pinned(settings, ready)
     if resumed is not None:
@@ -190,6 +204,8 @@ def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: Ex
             if not found.finished:
                 _name_strangers(found, ready.plan)
                 return found
+    refuse_hopeless(power, settings.policy)
+    pinned["power"] = as_data(power, settings.policy)
     run = new_run(Path(settings.runs_dir), f"{datetime.now(UTC):%Y%m%dT%H%M%S}{_ending(settings)}")
     lock.enter_context(run.locked())
     run.write_config({**settings.config, "pinned": pinned, "attested": "not yet read back"})
@@ -215,7 +231,7 @@ def _broken_off(settings: Settings, pinned: Mapping[str, Any], plan: ReplayPlan)
 def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration without what does not belong to the question."""
     gate = {k: v for k, v in config["gate"].items() if k != "max_minutes"} if "gate" in config else {}
-    return {k: v for k, v in config.items() if k not in ("pinned", "attested", "resume", "dry_run")} | {"gate": gate}
+    return {k: v for k, v in config.items() if k not in ("pinned", "attested", "resume")} | {"gate": gate}
 
 
 def _pinned(settings: Settings, ready: Ready) -> dict[str, Any]:
@@ -231,7 +247,7 @@ def _pinned(settings: Settings, ready: Ready) -> dict[str, Any]:
 
 def _changed(run: RunFolder, pinned: Mapping[str, Any], plan: ReplayPlan) -> str:
     """What is not as it was when the run was begun (empty: nothing)."""
-    then = run.config()["pinned"]
+    then = {key: value for key, value in run.config()["pinned"].items() if key != "power"}
     if then == pinned:
         return ""
     for arm in plan.arms:
@@ -298,7 +314,7 @@ def _decide(
     post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)
     judgement = judge(settings, prepared, golden.turns, records, run.answers.read(), fresh)
     diagnosis = diagnose(judgement, fidelity.read(run, [record.arm for record in records], prepared.turns))
-    decided = document(judgement, settings, prepared, golden, post_hoc, diagnosis)
+    decided = document(judgement, settings, prepared, golden, post_hoc, diagnosis, pinned.get("power"))
     head = {
         "schema_version": SCHEMA_VERSION,
         "run_id": run.run_id,
@@ -309,10 +325,18 @@ def _decide(
     run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
     tables.write(run.path, judgement, decided["model"], prepared, diagnosis)
     report.write(run.path, result, judgement, golden, prepared)
+    if found := noise.measure(judgement, settings.policy, _noise_mark(run, settings, golden, records)):
+        noise_io.write(run, found, decided["model"])
     if decided["attribution"]:
         write_json(run.path / "attribution.json", {**head, "model": decided["model"], "arms": decided["attribution"]})
     write_json(run.path / "decision.json", result)
     return GateRun(folder=run, document=result, judgement=judgement, golden=golden, prepared=prepared)
+
+
+def _noise_mark(run: RunFolder, settings: Settings, golden: GoldenSet, records: Sequence[ArmRecord]) -> str:
+    arms = [record.arm for record in records if record.arm.role is not Role.CANDIDATE]
+    marks = {arm.name: str(run.arm(arm.name).identity().get("fingerprint", "")) for arm in arms}
+    return noise.fingerprint(settings, golden.sha256, marks)
 
 
 def _ending(settings: Settings) -> str:

@@ -42,7 +42,7 @@ def search(settings: Settings) -> tuple[Searched, tuple[RunFolder, RunFolder]]:
     candidate, a budget that does not reach, and a pass that came to nothing.
     """
     plan = settings.search
-    treatment, settings = _candidate(settings, plan), _forced(executable(settings))
+    treatment, settings = check_asked(settings), _forced(executable(settings))
     ready = make_ready(replace(settings, folds=tuple(sorted({*plan.sensitivity_folds, *plan.choose_folds}))))
     ready.log.unlink(missing_ok=True)
     whole = golden_io.load(Path(settings.golden_path), settings.policy.scores)
@@ -160,7 +160,9 @@ def _begin(
     return _Sweep(settings, golden, few, folder, engines)
 
 
-def _candidate(settings: Settings, plan: SearchSettings) -> KVTreatment:
+def check_asked(settings: Settings) -> KVTreatment:
+    """The one candidate that is searched for. Raises DataError for a question that is none."""
+    plan = settings.search
     if settings.folds:
         rule = f"all for a search, which has folds of its own, got {list(settings.folds)}"
         raise DataError(f"golden.folds: {rule}; set search.sensitivity_folds, choose_folds and confirm_folds")

@@ -58,9 +58,9 @@ LISTS = ("kv", "workload")
 """Groups of which several choices stand side by side."""
 KEYS = (
     "model", "engine", "golden", "sampling", "replay", "block_requests", "baseline", "kv", "gate", "workloads",
-    "tracking", "scorer", "report", "calibrate", "search", "resume", "dry_run", "runs_dir", "cache_dir",
+    "tracking", "scorer", "report", "calibrate", "search", "resume", "runs_dir", "cache_dir",
 )  # fmt: skip
-OPTIONAL = ("kv", "workloads", "replay", "scorer", "report", "calibrate", "search", "resume", "dry_run")
+OPTIONAL = ("kv", "workloads", "replay", "scorer", "report", "calibrate", "search", "resume")
 STORED = ("pinned", "attested")
 """What the ``config.yaml`` of a run folder has besides."""
 HYDRA_SAYS = (
@@ -99,14 +99,14 @@ def core_slots(most: int) -> list[dict[str, str]]:
 
 def resumed(stored: Mapping[str, Any], composed: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration that a run was begun with, for ``resume=RUN_DIR``. Raises DataError for other overrides beside
-    it; only ``gate.max_minutes`` and ``dry_run`` may be new.
+    it; only ``gate.max_minutes`` may be new.
     """
-    own = ("resume", "gate.max_minutes", "dry_run")
+    own = ("resume", "gate.max_minutes")
     other = next((item for item in overrides if item.lstrip("+").split("=")[0] not in own), None)
     if other is not None:
         raise DataError(f"resume: a run goes on with its own configuration, got {shown(other)} beside it; leave it out")
     gate = {**mapping(stored.get("gate"), "gate"), "max_minutes": composed["gate"]["max_minutes"]}
-    return {**stored, "gate": gate, "dry_run": composed["dry_run"]}
+    return {**stored, "gate": gate}
 
 
 def platform() -> str:

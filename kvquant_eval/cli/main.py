@@ -29,16 +29,19 @@ from kvquant_eval.pipeline import GateRun, gate, regate, rehearse, track
 
 USAGE = """kvquant-eval: may this model run with that KV dtype?
 
-  kvquant-eval gate [key=value ...]   replay, compare, decide; dry_run=true only says what it would take
+  kvquant-eval plan [key=value ...]   what a gate would take, which drops it could see, and whether it could promote
+  kvquant-eval gate [key=value ...]   replay, compare, decide
   kvquant-eval gate resume=RUN_DIR    go on with a run that was broken off
   kvquant-eval search [key=value ...] the cheapest mixed precision that passes, and which layers carry the damage
   kvquant-eval calibrate [key=value ...]   scales for the candidates' format, and a checkpoint that has them
   kvquant-eval regate RUN_DIR         decide a stored run again, without an engine
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
+exit status of plan: 0 a candidate that loses nothing would rather be promoted, 4 it would not
 exit status: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID, 2 bad input, 130/143 interrupted"""
 
 VERBS = {
+    "plan": "say what a gate would take and could see",
     "gate": "replay, compare, decide",
     "search": "find mixed precision for one candidate",
     "calibrate": "scales of what K and V reach",
@@ -52,10 +55,16 @@ class Interrupted(BaseException):
 
 
 class _Lines(logging.Handler):
-    """Warnings of the package as lines on standard error."""
+    """What the package says, in lines: warnings on standard error, the rest where the decision will stand."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _say(one_line(record.getMessage()))
+        line = one_line(record.getMessage())
+        if record.levelno >= logging.WARNING:
+            _say(line)
+            return
+        with contextlib.suppress(OSError):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _interrupt)
-    logging.getLogger("kvquant_eval").handlers = [_Lines()]
+    log = logging.getLogger("kvquant_eval")
+    log.handlers, log.level = [_Lines()], logging.INFO
     try:
         return _status(list(sys.argv[1:] if argv is None else argv))
     finally:
@@ -118,10 +128,11 @@ def _parse(arguments: list[str]) -> int:
 
 
 def _other(verb: str, data: dict[str, Any]) -> int:
-    """A search or a calibration."""
-    for key, usual in (("resume", (config.AUTO, config.NEVER)), ("dry_run", (False,))):
-        if data.get(key, usual[0]) not in usual:
-            raise DataError(f"{key}: {usual[0]} for {verb}, got {data[key]}; leave it out")
+    """A plan, a search or a calibration."""
+    if data.get("resume", config.AUTO) not in (config.AUTO, config.NEVER):
+        raise DataError(f"resume: {config.AUTO} for {verb}, got {data['resume']}; leave it out")
+    if verb == "plan":
+        return show_plan(rehearse(config.build(data)))
     if verb == "search":
         return _search(data)
     show_calibration(calibrate(config.build(data)))
@@ -135,8 +146,8 @@ def _gate(data: dict[str, Any], overrides: Sequence[str]) -> int:
         resumed = RunFolder(Path(resume).resolve())
         data = config.resumed(resumed.config(), data, overrides)
     settings = config.build(data)
-    if value(bool, data.get("dry_run", False), "dry_run"):
-        return show_plan(rehearse(settings))
+    if settings.repair and resumed is None:
+        search.refuse_hopeless(settings)
     run = gate(settings, resumed)
     status = _conclude(run)
     if settings.repair:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kvquant_eval.cli.config import build
+from kvquant_eval.core import power
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.folds import FOLDS, restrict
 from kvquant_eval.core.mixed import in_order, keeping, native_of
+from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import GoldenSet
 from kvquant_eval.core.scales import ScaleSource
 from kvquant_eval.core.search import REMEDIES
 from kvquant_eval.core.search_document import Searched, search_document
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.core.treatment import KVTreatment, Realisation
+from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.report import search as report
 from kvquant_eval.io.runfolder import RunFolder, write_json
-from kvquant_eval.pipeline import GateRun, gate
-from kvquant_eval.search import search, share_of
+from kvquant_eval.pipeline import GateRun, gate, rehearse
+from kvquant_eval.search import check_asked, search, share_of
 
 
 def run(settings: Settings) -> tuple[dict[str, Any], Path]:
@@ -31,6 +35,8 @@ def run(settings: Settings) -> tuple[dict[str, Any], Path]:
     confirming gate, and again behind it. Returns the document and that folder. Raises DataError, EngineDied.
     """
     began = time.monotonic()
+    check_asked(settings)
+    refuse_hopeless(settings)
     try:
         found, folders = search(settings)
         written = _write(settings, found, folders, began, None, ["The confirming gate has not come to its end."])
@@ -44,6 +50,18 @@ def run(settings: Settings) -> tuple[dict[str, Any], Path]:
             error.add_note("the same command uses again what was replayed")
         raise
     return written, folders[1].path
+
+
+def refuse_hopeless(settings: Settings) -> None:
+    """Raise DataError where the confirming gate could hardly promote mixed precision that loses nothing, before a pass
+    is made for it.
+    """
+    if settings.policy.allow_underpowered:
+        return
+    golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
+    policy, _ = _counted(settings, golden)
+    confirming = replace(settings, policy=policy, folds=settings.search.confirm_folds)
+    power.refuse_hopeless(rehearse(confirming).power, policy)
 
 
 def _write(
@@ -70,7 +88,8 @@ def _confirm(settings: Settings, found: Searched) -> tuple[GateRun, list[str]]:
     bytes. Notes say what it could not do.
     """
     wanted, required, notes = _candidates(settings, found)
-    counts, said = _counts(settings, found.golden)
+    policy, said = _counted(settings, found.golden)
+    counts = {"min_turns": policy.min_turns, "min_headroom": policy.min_headroom}
     try:
         return gate(_confirming(settings, wanted, required, counts)), [*notes, *said]
     except DataError as error:
@@ -109,18 +128,18 @@ def _candidates(settings: Settings, found: Searched) -> tuple[dict[str, KVTreatm
     return wanted, required, notes
 
 
-def _counts(settings: Settings, golden: GoldenSet) -> tuple[dict[str, int], list[str]]:
-    """How many turns the confirming gate asks for: as many as the policy, where the folds have them, else their share;
-    and what is to be said of it.
+def _counted(settings: Settings, golden: GoldenSet) -> tuple[Policy, list[str]]:
+    """The policy of the confirming gate: it asks for as many turns as before, where the folds have them, else for their
+    share; and what is to be said of it.
     """
     policy, folds = settings.policy, settings.search.confirm_folds
     held_out = restrict(golden, folds, policy.scores)
     if len(held_out.turns) >= policy.min_turns:
-        return {}, []
+        return policy, []
     part = share_of(policy, len(folds) / FOLDS)
     asked = f"{part.min_turns} turns and {part.min_headroom} with headroom a class, as the share of the folds"
     said = f"The policy asks for {policy.min_turns} and {policy.min_headroom}; here for {asked}. It moves no alias."
-    return {"min_turns": part.min_turns, "min_headroom": part.min_headroom}, [said]
+    return part, [said]
 
 
 def _confirming(

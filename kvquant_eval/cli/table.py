@@ -1,4 +1,4 @@
-"""What a gate prints at its end: one table a candidate, the decision, its reasons, the report; and a dry run."""
+"""What a gate prints at its end: one table a candidate, the decision, its reasons, the report; and what a plan says."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from kvquant_eval.calibrate import Calibrated
 from kvquant_eval.core.cautions import About
 from kvquant_eval.core.forecast import Forecast
+from kvquant_eval.core.power import LIKELY, ClassPower
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.text import one_line, safe
 from kvquant_eval.core.treatment import together
@@ -21,6 +22,10 @@ from kvquant_eval.io.report.names import class_name, kv_name, model_name, rankin
 
 STYLES = {"PASS": "green", "PROMOTE": "green", "FAIL": "red", "HOLD": "red", "INVALID": "red", "INCONCLUSIVE": "yellow"}
 COLUMNS = ("class", "score", "n", "BF16", "candidate", "drop", "bound", "drops/gains", "placebo", "recovery", "verdict")
+PLAN_COLUMNS = (
+    "class", "turns", "conversations", "longest (tokens)", "skipped", "smallest drop held", "lossless passes",
+    "conversations needed", "epochs needed",
+)  # fmt: skip
 MOST_REASONS = 20
 MOST_UNITS = 10
 
@@ -101,26 +106,43 @@ def show_calibration(found: Calibrated, console: Console | None = None) -> None:
 
 
 def show_plan(plan: Forecast, console: Console | None = None) -> int:
-    """Print what a gate would do; return the exit status that it could reach at best."""
+    """Print what a gate would take and could see; return the exit status: that of INCONCLUSIVE where a candidate that
+    loses nothing would rather not be promoted.
+    """
     console = console or Console()
+    if not console.is_terminal:
+        console = Console(width=160, file=console.file)
     table = Table(title=f"{plan.blocks} blocks an arm, a context of {plan.context:,} tokens", title_justify="left")
-    for column in ("class", "turns", "conversations", "longest (tokens)", "skipped", "could pass"):
-        table.add_column(column, justify="left" if column in ("class", "could pass") else "right")
+    for column in PLAN_COLUMNS:
+        table.add_column(column, justify="left" if column == "class" else "right")
     for workload, lengths in plan.classes.items():
-        verdict = plan.best.classes[workload].verdict
         numbers = (lengths.n_turns, lengths.n_conversations, lengths.longest, lengths.n_skipped)
-        table.add_row(Text(workload), *(f"{n:,}" for n in numbers), Text(verdict, style=STYLES[verdict]))
+        table.add_row(Text(workload), *(f"{n:,}" for n in numbers), *_seen(plan.power.classes.get(workload)))
     console.print(table)
     todo = ", ".join(f"{arm} {count}" for arm, count in plan.todo.items())
     time = (
         "no earlier run here to tell the minutes from" if plan.minutes is None else f"about {plan.minutes:.0f} minutes"
     )
     console.print(Text(f"blocks to run: {todo}; at most {plan.tokens:,} tokens to compute, {time}"), soft_wrap=True)
-    decision = plan.best.decision
-    console.print(Text(f"a candidate that loses nothing: {decision}", style=f"bold {STYLES[decision]}"))
-    for reason in plan.best.reasons if decision is not Decision.PROMOTE else ():
-        console.print(Padding.indent(Text(safe(reason)), 2))
-    return decision.exit_code
+    power = plan.power
+    source = f"measured in {power.noise}" if power.noise else "assumed: no control of these turns was run here yet"
+    console.print(Text(f"noise {source}"), soft_wrap=True)
+    chances = f"promoted with a chance of {power.chance:.0%}, held with one of {power.held:.1%}"
+    style = STYLES["PASS" if power.enough else "INCONCLUSIVE"]
+    console.print(Text(f"a candidate that loses nothing: {chances}", style=f"bold {style}"))
+    for sentence in power.advice:
+        console.print(Padding.indent(Text(safe(sentence)), 2))
+    return 0 if power.enough else Decision.INCONCLUSIVE.exit_code
+
+
+def _seen(power: ClassPower | None) -> tuple[Text | str, ...]:
+    """What can be seen of a class; nothing of one that does not decide."""
+    if power is None:
+        return ("", "", "", "")
+    needed = (f"{power.conversations:,}" if power.conversations else "", f"{power.epochs}x" if power.epochs else "")
+    style = STYLES["PASS" if power.chance >= LIKELY else "INCONCLUSIVE"]
+    drop = "none" if power.detectable is None else f"{power.detectable:.1f}"
+    return (drop, Text(f"{power.chance:.0%}", style=style), *needed)
 
 
 def _table(model: Mapping[str, Any], candidate: Mapping[str, Any]) -> Table:

@@ -40,12 +40,14 @@ def document(
     golden: GoldenSet,
     post_hoc: bool,
     diagnosis: Diagnosis,
+    power: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The decision without what belongs to one run only (id, times): equal replays and policy give equal bytes.
 
     ``post_hoc``: the policy is not the one that was hashed before the first token. ``identity_sha256`` is equal for
     runs that ask the same question: model, golden set, policy, engine version and candidates. The
-    ``diagnosis`` is shown beside the decision, which was made without it.
+    ``diagnosis`` is shown beside the decision, which was made without it. ``power`` is what was foreseen before the
+    first token (``core.power.as_data``; None in runs that were begun before that was kept).
     """
     arms = judgement.arms
     base = arms["baseline"]
@@ -60,6 +62,7 @@ def document(
         "exit_code": judgement.decision.exit_code,
         "reasons": list(judgement.reasons),
         "post_hoc": post_hoc,
+        "power": None if power is None else dict(power),
         "identity_sha256": _identity(settings, prepared, golden),
         "model": _model(judgement, settings, prepared),
         "engine": _engine(base, settings, prepared),

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kvquant_eval.core.compare import Key
 from kvquant_eval.core.gate import Grounds, decide
-from kvquant_eval.core.policy import ScoreRole
+from kvquant_eval.core.judge import first_block
+from kvquant_eval.core.noise import Noise
+from kvquant_eval.core.policy import Policy, ScoreRole
+from kvquant_eval.core.power import Power, foresee
 from kvquant_eval.core.records import (
     Block,
     GoldenTurn,
-    Measure,
-    Outcome,
     Prepared,
     RenderedTurn,
-    Replay,
     ReplayRequest,
     Rollout,
     ScoreDelta,
 )
 from kvquant_eval.core.results import CandidateResult
-from kvquant_eval.core.score import Score
 from kvquant_eval.core.settings import Settings
-
-NEARLY = -0.01
-"""Log probability (nats) of a token in the best case; with 0 a score would be taken for one of yes and no."""
+from kvquant_eval.core.strata import positions
+from kvquant_eval.core.targets import find_targets, scorable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ class ClassLengths:
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
     """``todo`` counts the blocks that each arm still has to run, ``tokens`` what these compute at most; ``minutes`` is
-    None without an earlier run to tell it from. ``best`` is what the policy makes of a candidate that loses nothing.
+    None without an earlier run to tell it from. ``power`` is what the policy can see in these turns.
     """
 
     classes: Mapping[str, ClassLengths]
@@ -63,16 +61,16 @@ class Forecast:
     todo: Mapping[str, int]
     tokens: int
     minutes: float | None
-    best: CandidateResult
+    power: Power
 
 
 def forecast(
     settings: Settings,
     prepared: Prepared,
-    turns: Sequence[GoldenTurn],
     blocks: Sequence[Block],
     done: Mapping[str, int],
     speed: Speed | None,
+    power: Power,
 ) -> Forecast:
     """``done`` is how many blocks of each arm need not be run again."""
     todo = {arm: len(blocks) - count for arm, count in done.items()}
@@ -89,22 +87,29 @@ def forecast(
         todo=todo,
         tokens=round(tokens),
         minutes=tokens * speed.seconds_per_token / 60 / side_by_side if speed else None,
-        best=best_case(settings, prepared.turns, turns),
+        power=power,
     )
 
 
-def best_case(settings: Settings, rendered: Sequence[RenderedTurn], turns: Sequence[GoldenTurn]) -> CandidateResult:
-    """The decision over a candidate that answers every turn that fits nearly as the golden reply does, and so does its
-    baseline.
-    """
-    golden = {turn.turn_id: turn for turn in turns}
-    found = [
-        (turn, name, _points(settings, name, golden[turn.turn_id], turn))
-        for turn in rendered
-        if not turn.skip
-        for name, rule in settings.policy.scores[turn.workload].items()
-        if rule.role is ScoreRole.GATE
-    ]
+def said(found: Forecast, policy: Policy) -> tuple[str, ...]:
+    """The same in a few lines."""
+    power = found.power
+    chances = f"is promoted with a chance of {power.chance:.0%} and held with one of {power.held:.1%}"
+    source = f"measured in {power.noise}" if power.noise else "assumed"
+    drops = ", ".join(
+        f"{name} {'none' if each.detectable is None else f'{each.detectable:.1f}'}"
+        for name, each in power.classes.items()
+    )
+    time = f"about {found.minutes:.0f} minutes" if found.minutes is not None else "no earlier run to tell minutes from"
+    return (
+        f"under {policy.name} a candidate that loses nothing {chances} (noise: {source})",
+        f"smallest mean drop that would be held, in points: {drops}",
+        f"{sum(found.todo.values())} blocks to run, at most {found.tokens:,} tokens to compute, {time}",
+    )
+
+
+def best_case(settings: Settings, rendered: Sequence[RenderedTurn], points: Mapping[Key, float]) -> CandidateResult:
+    """The decision over a candidate of which no turn moves: it has the ``points`` of its baseline (``scorable``)."""
     deltas = [
         ScoreDelta(
             turn_id=turn.turn_id,
@@ -112,35 +117,31 @@ def best_case(settings: Settings, rendered: Sequence[RenderedTurn], turns: Seque
             conversation_id=turn.conversation_id,
             turn_index=turn.turn_index,
             scorer=name,
-            baseline=points,
-            candidate=points,
+            baseline=points[turn.turn_id, name],
+            candidate=points[turn.turn_id, name],
             drop=0.0,
         )
-        for turn, name, points in found
-        if points is not None
+        for turn in rendered
+        for name, rule in settings.policy.scores[turn.workload].items()
+        if rule.role is ScoreRole.GATE and (turn.turn_id, name) in points
     ]
     skipped = Counter(turn.workload for turn in rendered if turn.skip)
-    headroom = {(d.turn_id, d.scorer): d.baseline or 0.0 for d in deltas}
-    return decide(deltas, settings.policy, Grounds(headroom=headroom, skipped=skipped))
+    where = positions(rendered, first_block(settings, rendered))
+    return decide(deltas, settings.policy, Grounds(headroom=points, skipped=skipped, positions=where))
 
 
-def _points(settings: Settings, name: str, turn: GoldenTurn, rendered: RenderedTurn) -> float | None:
-    """What the scorer gives a reply that has nearly every probability; None where the turn has nothing for it to score,
-    such as a decisive span. Scorers of generated replies are not asked: there is none yet.
-    """
-    scorer, ids = settings.scorers[turn.workload][name], rendered.golden_ids
-    if scorer.measure is not Measure.FORCED:
-        return 100.0 * math.exp(NEARLY)
-    replay = Replay(
-        turn_id=turn.turn_id,
-        measure=Measure.FORCED,
-        epoch=0,
-        outcome=Outcome.OK,
-        token_ids=ids,
-        logprobs=(NEARLY,) * len(ids),
-    )
-    score = scorer(replay, turn, rendered)
-    return score.points if isinstance(score, Score) else None
+def find_power(
+    settings: Settings,
+    rendered: Sequence[RenderedTurn],
+    turns: Sequence[GoldenTurn],
+    noise: Noise | None = None,
+    measured_by: str = "",
+) -> Power:
+    """What the policy can see in these turns; ``measured_by`` is the run whose ``noise`` that is."""
+    points = scorable(settings, rendered, turns, noise)
+    where = positions(rendered, first_block(settings, rendered))
+    targets = find_targets(settings, points, rendered, where, noise)
+    return foresee(targets, settings.policy, best_case(settings, rendered, points), measured_by)
 
 
 def _lengths(turns: Sequence[RenderedTurn]) -> ClassLengths:

@@ -24,6 +24,7 @@ from kvquant_eval.core.records import (
     Measure,
     Outcome,
     Prepared,
+    RenderedTurn,
     ReplayMode,
     Role,
     Rollout,
@@ -78,7 +79,7 @@ def judge(
     noise = measure(_baseline_asks(settings, places, records), answers or {}, settings.policy.scores)
     headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
-    where = positions(prepared.turns, _first_block(settings, prepared))
+    where = positions(prepared.turns, first_block(settings, prepared.turns))
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in baseline_findings(r)]
     shared += [f for r in arms.values() if r.arm.role is not Role.CANDIDATE for f in unfinished_findings(r)]
     shared += [Finding(where=name, what=f"left out: {why}", invalid=False) for name, why in settings.left_out.items()]
@@ -204,9 +205,10 @@ def asked_once(
     return [q for record in records for q in questions(_sound(record).replays, places, settings.scorers)]
 
 
-def _first_block(settings: Settings, prepared: Prepared) -> frozenset[str]:
+def first_block(settings: Settings, turns: Sequence[RenderedTurn]) -> frozenset[str]:
+    """The turns that every arm begins with; none where there is one block alone."""
     per_turn = 1 + settings.sampling.epochs * settings.generate
-    blocks = group_turns(prepared.turns, per_turn, settings.block_requests)
+    blocks = group_turns(turns, per_turn, settings.block_requests)
     return frozenset(turn.turn_id for turn in (blocks[0] if len(blocks) > 1 else ()))
 
 

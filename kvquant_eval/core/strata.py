@@ -113,11 +113,21 @@ def strata(
     found = []
     for axis in Axis:
         values = [each[axis] for each in place]
-        parts = groups(values, axis)
-        for part in parts if len(parts) > 1 else ():
+        for part in _parts(values, axis):
             inside = [values[i] for i in part]
             found.append(measure(axis, part, (min(inside), max(inside))))
     return tuple(found)
+
+
+def strata_of(place: Sequence[Position]) -> list[list[int]]:
+    """The indices of the turns in every stratum, as ``strata`` has them."""
+    return [sorted(part) for axis in Axis for part in _parts([each[axis] for each in place], axis)]
+
+
+def _parts(values: Sequence[int], axis: Axis) -> list[list[int]]:
+    """The groups; none where one has all turns."""
+    parts = groups(values, axis)
+    return parts if len(parts) > 1 else []
 
 
 def worst_of(parts: Iterable[Stratum]) -> Stratum | None:

@@ -227,7 +227,10 @@ WRITTEN = (
     _case(
         "no choice",
         "gate=null",
-        line="gate: the name of one of the files in conf/gate, got 'null'; choose from default, zero_flags",
+        line=(
+            "gate: the name of one of the files in conf/gate, got 'null'; choose from custom, default, strict, "
+            "zero_flags"
+        ),
     ),
     _case("a second choice", "+model=hub", line="model: one choice, got a second one; write model=... without +"),
     _case(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bad_input import config, golden, judge, models
+from tests.bad_input import config, golden, judge, models, power
 from tests.bad_input.case import Case
 
 GROUPS: tuple[tuple[str, Sequence[Case]], ...] = (
@@ -13,6 +13,7 @@ GROUPS: tuple[tuple[str, Sequence[Case]], ...] = (
     ("Golden sets", golden.CASES),
     ("Models and engine arguments", models.CASES),
     ("Judges", judge.CASES),
+    ("Power", power.CASES),
 )
 PATH = Path(__file__).parents[2] / "docs" / "bad-input.md"
 INTRO = """\

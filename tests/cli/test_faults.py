@@ -189,12 +189,6 @@ def test_resume_takes_the_runs_own_configuration(tmp_path: Path, capsys: pytest.
     )
 
 
-def test_a_dry_run_exits_with_what_the_gate_could_reach(say: Callable[..., Said], tmp_path: Path) -> None:
-    assert say(tmp_path, "dry_run=true") == (0, "")
-    assert say(tmp_path, "dry_run=true", "gate.min_turns=200") == (4, "")
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_damaged_journal_line_is_one_block_to_run_again(say: Callable[..., Said], tmp_path: Path) -> None:
     assert say(tmp_path) == (0, "")
     (run,) = runs(tmp_path)

@@ -28,6 +28,7 @@ SMALL = (
     "gate.min_turns=5",
     "gate.min_headroom=1",
     "gate.hold_level=0.5",
+    "gate.allow_underpowered=true",
     f"engine.args.kv_cache_memory_bytes={2**30}",
 )
 """Half of the default's cache: two gates at a time have four engines."""

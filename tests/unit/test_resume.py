@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.records import Decision
 from kvquant_eval.core.settings import Settings
 from kvquant_eval.io import report
 from kvquant_eval.io.runfolder import RunFolder
@@ -211,7 +210,7 @@ def test_a_gate_out_of_time_ends_engines_at_work(tmp_path: Path) -> None:
     assert stopped.document["arms"]["baseline"]["error"] == ""
 
 
-def test_a_dry_run_says_what_there_is_to_do(broken: Callable[..., RunFolder], tmp_path: Path) -> None:
+def test_a_plan_says_what_there_is_to_do(broken: Callable[..., RunFolder], tmp_path: Path) -> None:
     broken(2, ("baseline", "good"))
     (tmp_path / "cache").mkdir(exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
@@ -225,16 +224,16 @@ def test_a_dry_run_says_what_there_is_to_do(broken: Callable[..., RunFolder], tm
     }
     assert plan.minutes is not None
     assert 0 < plan.minutes < 1
-    assert plan.best.decision is Decision.PROMOTE
+    assert (plan.power.chance, plan.power.held, plan.power.source) == (1.0, 0.0, "measured")
 
 
-def test_a_dry_run_says_why_a_gate_could_not_promote(tmp_path: Path) -> None:
+def test_a_plan_says_why_a_gate_could_not_promote(tmp_path: Path) -> None:
     write_golden(tmp_path / "golden")
     short = rehearse(made(tmp_path, args={"max_model_len": 150}))
-    assert (short.best.decision, short.classes["math_chain"].n_skipped) == (Decision.INCONCLUSIVE, 10)
-    assert any("10 turns skipped in the hardest class" in reason for reason in short.best.reasons)
+    assert (short.power.chance, short.classes["math_chain"].n_skipped) == (0.0, 10)
+    assert short.power.advice[0] == "math_chain: 10 turns skipped in the hardest class"
     few = rehearse(made(tmp_path, policy=policy(min_turns=200)))
-    assert few.best.reasons == ("golden set: at least 200 turns compared, got 40",)
+    assert few.power.advice == ("golden set: at least 200 turns compared, got 40",)
     assert few.minutes is None
     assert few.todo == dict.fromkeys(ARMS, 5)
 

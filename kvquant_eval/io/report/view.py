@@ -7,6 +7,7 @@ from typing import Any
 
 from kvquant_eval.core.folds import FOLDS
 from kvquant_eval.core.judge import Judgement
+from kvquant_eval.core.power import LEAST
 from kvquant_eval.core.records import GoldenSet, Prepared
 from kvquant_eval.io.report.attribution import attribution_sections
 from kvquant_eval.io.report.blocks import Block, Facts, Items, Report, Section, Table, Verdicts, clean
@@ -70,6 +71,11 @@ def _signoff(document: Data, names: list[str]) -> Section:
         facts.append(("promoted, the fewest bytes a token first", ranking(document["ranking"])))
     if document["post_hoc"]:
         facts.append(("post hoc", "the policy is not the one hashed before the run; this decision moves no alias"))
+    power = document.get("power")
+    if power and power["chance"] < LEAST:
+        chance = f"a candidate that loses nothing is promoted with a chance of {power['chance']:.0%} by this policy"
+        text = f"{chance} on these turns (noise {power['noise']}): it can hold, and hardly promote"
+        facts.append(("underpowered", f"{text}; gate.allow_underpowered let it run"))
     return Section(2, "Decision", (Verdicts(tuple(rows)), Facts(tuple(facts))))
 
 
