@@ -56,7 +56,7 @@ def made(folder: Path, *candidates: str, roles: ModeRoles | None = None, **chang
     (folder / "golden" / "math_chain" / "turns.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "golden" / MANIFEST).write_text(json.dumps(pin(folder / "golden", "fake", "v1", {})))
     one = settings(folder, treatments(*candidates), **changes)
-    asked = replace(one.policy, modes=roles or ModeRoles())
+    asked = replace(one.policy, modes=roles or ModeRoles(), allow_underpowered=True)
     both, scorers = every_score(asked, one.scorers, ReplayMode.FREE_RUNNING)
     return replace(
         one,
