@@ -130,7 +130,6 @@ def _target(
     if not owners:
         return None
     turns = [turn for mine in owners.values() for turn in mine]
-    best = max(math.fsum(found[turn, name] for turn in mine) / len(mine) for mine in owners.values())
     seen, measure = measured(noise, workload, name), settings.scorers[workload][name].measure
     gates = policy.rule is Rule.STRICT and rule.role is ScoreRole.GATE
     return Target(
@@ -138,7 +137,7 @@ def _target(
         name=name,
         rule=rule,
         sizes=tuple(len(mine) for mine in owners.values()),
-        largest=min(policy.largest_break, best if seen else 100.0),
+        largest=policy.largest_break,
         source=_replayed(seen, least) if seen else assumed(name, measure, settings.sampling.epochs),
         critical=np.isin(turns, policy.critical_turns) & (rule.role is ScoreRole.GATE),
         strata=tuple(_mask(part, len(turns)) for part in strata_of([positions[t] for t in turns])) if gates else (),
