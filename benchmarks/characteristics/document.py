@@ -101,7 +101,13 @@ def _covered(bound: str, what: str, cells: Sequence[Measured]) -> Demand:
 
 def _summary(found: Sequence[Demand], confirmed: Sequence[Confirmed]) -> str:
     rows = [
-        (each.what, each.limit, _percent(each.worst), each.where, f"{len(each.missed)} cells" if each.missed else "met")
+        (
+            each.what,
+            each.limit,
+            _percent(each.worst),
+            each.where,
+            f"missed in {len(each.missed)}" if each.missed else "met",
+        )
         for each in found
     ]
     asked = [c for c in confirmed if c.stage.epochs != 32]
