@@ -46,7 +46,7 @@ def _pooled(result: CandidateResult, policy: Policy) -> Iterator[str]:
     if seen.p >= policy.hold_level:
         return
     alone = [workload for workload, judged in result.classes.items() if judged.verdict is Verdict.FAIL]
-    shown = f"{' and '.join(alone)} {'show' if len(alone) > 1 else 'shows'} it alone too" if alone else ""
+    shown = f"{', '.join(alone)} {'show' if len(alone) > 1 else 'shows'} it alone too" if alone else ""
     counts = f"{seen.worse:,} of {seen.n_conversations:,} conversations lose and {seen.better:,} gain"
     yield f"{counts} (p = {seen.p:.2g}): {shown or 'no single class shows it'}"
 

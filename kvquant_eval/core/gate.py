@@ -17,6 +17,8 @@ from kvquant_eval.core.stats import holm
 from kvquant_eval.core.strata import Position, Stratum
 from kvquant_eval.core.summary import drop_of, has_drop, summarise
 
+NAMED = 3
+"""Turns of a second test that a reason names; the report lists all."""
 Said = tuple[Verdict, str]
 """What speaks for which verdict, in a sentence."""
 
@@ -263,14 +265,19 @@ def _few(score: ScoreResult, policy: Policy) -> bool:
 
 
 def _confirmed(workload: str, deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> Iterator[Said]:
-    """Flags of the hardest class that a second test confirmed."""
+    """Flags of the hardest class that a second test confirmed, a sentence a score; the largest drops are named."""
     if workload != policy.hardest or not grounds.confirmations:
         return
-    for d in deltas:
-        found = grounds.confirmations.get((d.turn_id, d.scorer))
-        if found and found.confirmed:
-            again = f"{found.drop:.0f} points over {found.epochs} fresh epochs"
-            yield Verdict.FAIL, f"{d.scorer}: {d.turn_id} drops by {again} (p = {found.holm:.2g} among all flags)"
+    for name in policy.scores[workload]:
+        mine = ((d.turn_id, grounds.confirmations.get((d.turn_id, name))) for d in deltas if d.scorer == name)
+        tested = {turn_id: found for turn_id, found in mine if found}
+        stand = sorted((t for t, found in tested.items() if found.confirmed), key=lambda t: -tested[t].drop)
+        if stand:
+            first = ", ".join(f"{t} by {tested[t].drop:.0f} points (p = {tested[t].holm:.2g})" for t in stand[:NAMED])
+            more = f" and {len(stand) - NAMED} more" if len(stand) > NAMED else ""
+            epochs = tested[stand[0]].epochs
+            counts = f"{len(stand)} of {len(tested)} flagged turns drop again over {epochs} fresh epochs"
+            yield Verdict.FAIL, f"{name}: {counts}: {first}{more}"
 
 
 def _critical(deltas: Sequence[ScoreDelta], policy: Policy, grounds: Grounds) -> Iterator[tuple[str, Verdict, str]]:

@@ -20,7 +20,7 @@ from tests.fakes.engine import FORGOTTEN
 from tests.fakes.gate import policy, settings, treatments, write_golden
 
 SAMPLED = Sampling(temperature=0.7, epochs=4)
-EPOCHS = 32
+EPOCHS = 56
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -59,7 +59,7 @@ def test_where_classes_show_it_they_are_named() -> None:
     policy = one_class(scores={"hard": WIDE, "easy": WIDE})
     made = deltas([9.0, 8.0] * 10) + [delta(f"e{i}", 9.0 + i % 2, workload="easy") for i in range(20)]
     (sentence,) = said(decided(made, policy), policy)[About.POOLED]
-    assert sentence.endswith(": hard and easy show it alone too")
+    assert sentence.endswith(": hard, easy show it alone too")
 
 
 def test_turns_without_headroom_and_scores_that_do_not_gate_are_not_pooled() -> None:

@@ -130,8 +130,8 @@ def retested(found: Mapping[Key, Confirmation] | None, **changes: Any) -> Candid
 def test_a_confirmed_flag_holds_in_the_hardest_class_only() -> None:
     result = retested({("t0000", "s"): SECOND})
     assert result.decision is HOLD
-    assert "t0000 drops by 40" in result.reasons[0]
-    assert "32 fresh epochs (p = 0.0002" in result.reasons[0]
+    said = "s: 1 of 1 flagged turns drop again over 32 fresh epochs: t0000 by 40 points (p = 0.0002)"
+    assert result.reasons == (f"hard: {said}",)
     assert result.classes["hard"].scores["s"].flagged_confirmed == 1
     assert retested({("e0000", "s"): SECOND}).decision is PROMOTE
     assert retested({("t0000", "s"): CLEARED}).decision is PROMOTE
