@@ -33,7 +33,9 @@ def policy(rule: Rule = Rule.DEFAULT, **changes: Any) -> Policy:
 
 
 def best(verdict: Verdict = Verdict.PASS, *reasons: str) -> CandidateResult:
-    judged = ClassResult(verdict=verdict, reasons=reasons, n_turns=1, n_headroom=1, n_missing=0, scores={})
+    judged = ClassResult(
+        verdict=verdict, reasons=reasons, n_turns=1, n_headroom=1, n_unscored=0, n_missing=0, scores={}
+    )
     decision = Decision.PROMOTE if verdict is Verdict.PASS else Decision.INCONCLUSIVE
     return CandidateResult(decision=decision, reasons=reasons, classes={"math": judged})
 
