@@ -144,8 +144,8 @@ def test_a_hopeless_policy_is_refused_unless_it_is_allowed() -> None:
         refuse_hopeless(few, policy())
     assert str(refused.value) == (
         "gate: at least an even chance to promote a candidate that loses nothing, got 0% under made (math: "
-        "11 conversations; at least 149 are needed before a break in an unseen one can be ruled out to 2 points, or set "
-        "gate.largest_break); add conversations, lower gate.largest_break, or set gate.allow_underpowered=true"
+        "11 conversations; at least 149 are needed before a break in an unseen one can be ruled out to 2 points, or "
+        "set gate.largest_break); add conversations, lower gate.largest_break, or set gate.allow_underpowered=true"
     )
     allowed = policy(allow_underpowered=True)
     refuse_hopeless(few, allowed)
