@@ -246,7 +246,7 @@ def _obstacle(targets: Sequence[Target], policy: Policy, power: ClassPower, best
     count, needed = len(first.sizes), break_needs(first.rule.margin, first.largest)
     if count < needed and policy.rule is not Rule.ZERO_FLAGS:
         why = f"before a break in an unseen one can be ruled out to {first.rule.margin:g} points"
-        return f"{count} conversations; {needed} are needed {why}, or set gate.largest_break"
+        return f"{count} conversations; at least {needed} are needed {why}, or set gate.largest_break"
     more = f"{power.conversations} like these" if power.conversations else ""
     epochs = f"{power.epochs} times the epochs" if power.epochs else ""
     wanted = " or ".join(filter(None, [more, epochs])) or "no practicable number of them"

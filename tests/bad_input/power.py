@@ -9,7 +9,9 @@ from tests.bad_input.case import Case
 from tests.fakes.cli import arguments
 
 RULE = "gate: at least an even chance to promote a candidate that loses nothing, got"
-NEEDED = "149 are needed before a break in an unseen one can be ruled out to 2 points, or set gate.largest_break"
+NEEDED = (
+    "at least 149 are needed before a break in an unseen one can be ruled out to 2 points, or set gate.largest_break"
+)
 REMEDY = "add conversations, lower gate.largest_break, or set gate.allow_underpowered=true"
 
 

@@ -67,7 +67,7 @@ def test_a_signal_is_one_line_that_says_how_to_go_on(
     stdout, stderr = process.communicate(timeout=30)
     run = run_of(tmp_path)
     assert process.returncode == 128 + number
-    assert stdout == ""
+    assert [line.split()[0] for line in stdout.splitlines()] == ["under", "smallest", "20"], "what a gate begins with"
     assert stderr == (
         f"kvquant-eval: {number.name}; the same command goes on with {run.path}, and so does: "
         f"kvquant-eval gate resume={run.path}\n"

@@ -34,7 +34,10 @@ def test_a_plan_for_too_few_says_what_is_needed(tmp_path: Path, capsys: pytest.C
     assert plan(tmp_path, "gate.largest_break=100") == 4
     said = " ".join(capsys.readouterr().out.split())
     assert "promoted with a chance of 0%" in said
-    assert "faq: 10 conversations; 149 are needed before a break in an unseen one can be ruled out to 2 points" in said
+    assert (
+        "faq: 10 conversations; at least 149 are needed before a break in an unseen one can be ruled out to 2 points"
+        in said
+    )
     assert plan(tmp_path, "gate.min_turns=200") == 4
     assert "golden set: at least 200 turns compared, got 40" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
@@ -58,6 +61,6 @@ def test_a_hopeless_policy_is_refused_in_a_line(
     assert said.err.startswith(
         "kvquant-eval: gate: at least an even chance to promote a candidate that loses nothing, "
     )
-    assert "149 are needed before a break" in said.err
+    assert "at least 149 are needed before a break" in said.err
     assert (said.err.count("\n"), said.out) == (1, "")
     assert not (tmp_path / "runs").exists()

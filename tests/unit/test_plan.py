@@ -115,7 +115,9 @@ def test_a_decision_taken_again_says_the_same(folder: Path, run: GateRun, monkey
 def test_a_policy_that_could_hardly_promote_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_golden(tmp_path / "golden")
     strict = policy(largest_break=100.0)
-    with pytest.raises(DataError, match="10 conversations; 149 are needed before a break in an unseen one can be "):
+    with pytest.raises(
+        DataError, match="10 conversations; at least 149 are needed before a break in an unseen one can be "
+    ):
         gate(settings(tmp_path, treatments("good"), policy=strict))
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr(report, "write", lambda *_: None)

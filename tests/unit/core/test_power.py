@@ -33,7 +33,9 @@ def policy(rule: Rule = Rule.DEFAULT, **changes: Any) -> Policy:
 
 
 def best(verdict: Verdict = Verdict.PASS, *reasons: str) -> CandidateResult:
-    judged = ClassResult(verdict=verdict, reasons=reasons, n_turns=1, n_headroom=1, n_missing=0, scores={})
+    judged = ClassResult(
+        verdict=verdict, reasons=reasons, n_turns=1, n_headroom=1, n_unscored=0, n_missing=0, scores={}
+    )
     decision = Decision.PROMOTE if verdict is Verdict.PASS else Decision.INCONCLUSIVE
     return CandidateResult(decision=decision, reasons=reasons, classes={"math": judged})
 
@@ -67,7 +69,7 @@ def test_what_was_not_seen_needs_conversations() -> None:
     few = foresee([target(Jitter(0.5), (4,) * 11, largest=100.0)], policy(), best(Verdict.INCONCLUSIVE, "few"))
     assert few.chance == 0.0
     why = "before a break in an unseen one can be ruled out to 2 points, or set gate.largest_break"
-    assert few.advice == (f"math: 11 conversations; 149 are needed {why}",)
+    assert few.advice == (f"math: 11 conversations; at least 149 are needed {why}",)
     needed = few.classes["math"].conversations
     assert needed is not None
     assert 149 <= needed <= 170
@@ -142,8 +144,8 @@ def test_a_hopeless_policy_is_refused_unless_it_is_allowed() -> None:
         refuse_hopeless(few, policy())
     assert str(refused.value) == (
         "gate: at least an even chance to promote a candidate that loses nothing, got 0% under made (math: "
-        "11 conversations; 149 are needed before a break in an unseen one can be ruled out to 2 points, or set "
-        "gate.largest_break); add conversations, lower gate.largest_break, or set gate.allow_underpowered=true"
+        "11 conversations; at least 149 are needed before a break in an unseen one can be ruled out to 2 points, or "
+        "set gate.largest_break); add conversations, lower gate.largest_break, or set gate.allow_underpowered=true"
     )
     allowed = policy(allow_underpowered=True)
     refuse_hopeless(few, allowed)
