@@ -105,7 +105,7 @@ def is_disaster(result: CandidateResult, policy: Policy) -> str:
             proven = score.ci_lower is not None and score.ci_lower > far and score.beyond_p < policy.hold_level
             if proven and score.role is ScoreRole.GATE and policy.tier(workload) is not Tier.ADVISORY:
                 beyond = f"is beyond {far:g}, {DISASTER:g} margins"
-                return f"{workload}: {name}: {_drop(score)} after {score.n_turns} turns {beyond}"
+                return f"{workload}: {name}: {_at_least(score)} after {score.n_turns} turns {beyond}"
     return ""
 
 
@@ -166,7 +166,7 @@ def _charges(scores: Mapping[str, Mapping[str, ScoreResult]], policy: Policy, gr
             drowned = drowns(grounds.judges.get((workload, name)), score.margin)
             if score.role is ScoreRole.REPORT or drowned or policy.tier(workload) is Tier.ADVISORY:
                 continue
-            over = f"{name}: {_drop(score)} is beyond the margin of {score.margin:g}"
+            over = f"{name}: {_at_least(score)} is beyond the margin of {score.margin:g}"
             yield Charge(workload=workload, sentence=over, p=score.beyond_p)
             if score.role is ScoreRole.GATE and workload == policy.hardest:
                 counts = f"{score.drops_over} turns drop over {score.flag_over:g} points"
@@ -174,7 +174,7 @@ def _charges(scores: Mapping[str, Mapping[str, ScoreResult]], policy: Policy, gr
                 yield Charge(workload=workload, sentence=sentence, p=score.direction_p)
             if score.role is ScoreRole.GATE and policy.rule is Rule.STRICT:
                 for part in score.strata:
-                    sentence = f"{name}, {part.name}: {_drop(part)} is beyond the margin of {score.margin:g}"
+                    sentence = f"{name}, {part.name}: {_at_least(part)} is beyond the margin of {score.margin:g}"
                     yield Charge(workload=workload, sentence=sentence, p=part.beyond_p)
 
 
@@ -319,6 +319,12 @@ def _q(delta: ScoreDelta, confirmations: Mapping[Key, Confirmation]) -> float:
     """Where a flag stands in the reading list: tested ones by their ``q``, behind those that need no test."""
     found = confirmations.get((delta.turn_id, delta.scorer))
     return found.q if found else 0.0
+
+
+def _at_least(found: ScoreResult | Stratum) -> str:
+    """Of what is beyond a margin only the lower bound matters."""
+    lower = "" if found.ci_lower is None else f", at least {found.ci_lower:.2f},"
+    return f"mean drop {found.mean_drop:.2f} points{lower}"
 
 
 def _drop(found: ScoreResult | Stratum) -> str:

@@ -161,6 +161,7 @@ def test_without_strong_isolation_a_bound_is_left_out_and_the_decision_says_so(
         "invalid": False,
         "unfinished": False,
         "holds": False,
+        "p": None,
     }
     assert noted in found["findings"]
     assert not run.folder.answers.path.exists()

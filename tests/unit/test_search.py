@@ -19,7 +19,7 @@ from kvquant_eval.core.treatment import KVTreatment
 from kvquant_eval.io.runfolder import RunFolder
 from kvquant_eval.pipeline import gate
 from kvquant_eval.search import search
-from tests.fakes.gate import reference, settings, treatments, write_golden
+from tests.fakes.gate import policy, reference, settings, treatments, write_golden
 from tests.fakes.nursery import forked_children
 
 NATIVE = treatments("fp8_e4m3")
@@ -44,6 +44,7 @@ def made(folder: Path, candidates: Mapping[str, KVTreatment] = NATIVE, **changes
     if not (folder / "golden").exists():
         write_golden(folder / "golden")
     fragile = changes.pop("fragile", [[1, 6.0]])
+    changes.setdefault("policy", policy(hold_level=0.2))  # five conversations, all worse, have a chance of 1/32
     plan = SearchSettings(**changes.pop("search", {}))
     return replace(settings(folder, candidates, args={"fragile": fragile}, **changes), search=plan)
 

@@ -57,7 +57,7 @@ def test_strict_holds_on_a_stratum_that_the_class_hides(rule: Rule, decision: De
     assert result.decision is decision
     if rule is Rule.STRICT:
         assert len(result.reasons) == 1
-        assert result.reasons[0].startswith("hard: s, turn index 7: mean drop 4.50 points [")
+        assert result.reasons[0].startswith("hard: s, turn index 7: mean drop 4.50 points, at least ")
         assert "is beyond the margin of 2 (p = " in result.reasons[0]
 
 
@@ -182,7 +182,7 @@ def test_a_disaster_is_a_lower_bound_beyond_three_margins(drop: float, tier: Tie
     said = is_disaster(decided(both(NOISE, [drop, drop + 0.2] * 20), policy), policy)
     assert bool(said) is over
     if over:
-        assert said.startswith("easy: s: mean drop 9.10 points [")
+        assert said.startswith("easy: s: mean drop 9.10 points, at least 9.07, ")
         assert said.endswith("after 40 turns is beyond 6, 3 margins")
 
 
