@@ -111,7 +111,7 @@ def _summary(found: Sequence[Demand], confirmed: Sequence[Confirmed]) -> str:
         for each in found
     ]
     asked = [c for c in confirmed if c.stage.epochs != 32]
-    precision = min(c.precision for c in asked if c.precision is not None)
+    precision = min(c.precision for c in asked if c.stage.damaged and c.precision is not None)
     power = min(c.power for c in asked if c.power is not None)
     rows += [
         (
