@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from kvquant_eval.core.charges import Grounds
 from kvquant_eval.core.compare import compare
-from kvquant_eval.core.gate import Grounds, decide
+from kvquant_eval.core.gate import decide
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Outcome, RenderedTurn, TurnScore
 from kvquant_eval.core.strata import positions

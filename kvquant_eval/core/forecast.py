@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kvquant_eval.core.charges import Grounds
 from kvquant_eval.core.compare import Key
-from kvquant_eval.core.gate import Grounds, decide
+from kvquant_eval.core.gate import decide
 from kvquant_eval.core.judge import first_block
 from kvquant_eval.core.noise import Noise
 from kvquant_eval.core.policy import Policy, ScoreRole

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvquant_eval.core.arms import ArmRecord
+from kvquant_eval.core.charges import Grounds
 from kvquant_eval.core.compare import Key, compare
 from kvquant_eval.core.compounding import Compounding, compounding
 from kvquant_eval.core.confirm import confirm, to_confirm
 from kvquant_eval.core.degeneration import Degeneration, contrast, judge_rise, shown
-from kvquant_eval.core.gate import Grounds, decide, is_disaster, worst
+from kvquant_eval.core.gate import decide, is_disaster, worst
 from kvquant_eval.core.judge_noise import JudgeNoise, Place, measure, sample, second
 from kvquant_eval.core.plan import group_turns
 from kvquant_eval.core.policy import Policy, ScoreRole

@@ -7,10 +7,10 @@ from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.attribution import Pair, pairs
+from kvquant_eval.core.charges import Grounds
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.fidelity import TurnFidelity, measure
-from kvquant_eval.core.gate import Grounds
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import GoldenTurn, Measure, Outcome, RenderedTurn, Replay, Role, ScoreDelta
 from kvquant_eval.core.treatment import KVTreatment, Realisation

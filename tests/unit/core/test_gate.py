@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvquant_eval.core.gate import Grounds, decide, worst
+from kvquant_eval.core.charges import Grounds
+from kvquant_eval.core.gate import decide, worst
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
 from kvquant_eval.core.results import CandidateResult, ScoreResult

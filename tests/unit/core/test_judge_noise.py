@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvquant_eval.core.gate import Grounds, decide
+from kvquant_eval.core.charges import Grounds
+from kvquant_eval.core.gate import decide
 from kvquant_eval.core.judge_noise import JudgeNoise, drowns, measure, sample, second
 from kvquant_eval.core.policy import Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import Verdict
