@@ -47,5 +47,10 @@ CASES = (
         verb="search",
         line=f"{RULE} 0% under default (faq: 5 conversations; {NEEDED}); {REMEDY}",
     ),
+    _case(
+        "a turn that may never regress and is none",
+        "gate.critical_turns=[math_chain-00/00]",
+        line="gate.critical_turns: ids of golden turns, got 'math_chain-00/00'; did you mean 'math_chain-00/0'?",
+    ),
     _case("a plan for a run", "resume=RUN_DIR", verb="plan", line="resume: auto for plan, got RUN_DIR; leave it out"),
 )
