@@ -196,11 +196,13 @@ def _non_inferior(name: str, score: ScoreResult, margin: float, policy: Policy) 
         chance = f"chance (p = {score.beyond_p:.2g}, and there are other reasons to hold)"
         doubt = chance if score.beyond_p < 1 else f"chance in {score.n_conversations} conversations"
         return Verdict.INCONCLUSIVE, f"{name}: {drop} is beyond the margin of {margin:g}, which may be {doubt}"
-    if score.further_turns is None:
+    if score.n_conversations == 1:
+        hint = "; one conversation bounds nothing"
+    elif score.further_turns is None:
         hint = "; it lies on the margin, where more turns hardly help"
     else:
         hint = f"; about {score.further_turns} more turns like these would settle it" if score.further_turns else ""
-    few = f" of {score.n_conversations} conversations" if _few(score, policy) else ""
+    few = f" of {score.n_conversations} conversations" if score.n_conversations > 1 and _few(score, policy) else ""
     return Verdict.INCONCLUSIVE, f"{name}: {drop}{few} does not settle the margin of {margin:g}{hint}"
 
 

@@ -183,6 +183,7 @@ def test_one_conversation_alone_is_inconclusive() -> None:
     result = decide(made, one_class(), grounds(made))
     assert result.decision is INCONCLUSIVE
     assert (the_score(result).ci_lower, the_score(result).ci_upper) == (None, None)
+    assert result.reasons[0].endswith("does not settle the margin of 2; one conversation bounds nothing")
 
 
 def test_fail_beats_what_is_open() -> None:
