@@ -186,6 +186,7 @@ def test_a_second_gate_reuses_what_is_there(four: Run, gate: Callable[..., Run],
     for key in ("run_id", "created_at"):
         ours.pop(key), theirs.pop(key)
     ours.pop("attempts", None), theirs.pop("attempts", None)
+    assert (theirs.pop("power")["noise"], ours.pop("power")["noise"]) == ("assumed", "measured")  # by the first gate
     assert ours == theirs
     folder = RunFolder(again.folder)
     blocks = len(list(folder.arm("baseline").journal.blocks()))

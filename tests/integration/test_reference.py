@@ -48,6 +48,8 @@ def test_k_and_v_are_treated_apart_layer_by_layer(apart: Run) -> None:
     assert kv["requested"] == "k:fp8_e4m3,v:nvfp4"
     assert kv["effective"] == "bfloat16+k:fp8_e4m3,v:bfloat16 in bfloat16+k:fp8_e4m3,v:nvfp4 in bfloat16"
     assert (kv["layers_quantized"], kv["layers_skipped"]) == (29, [0])
-    assert candidate(apart, "k8v4_ref")["findings"] == []
+    noted = candidate(apart, "k8v4_ref")["findings"]  # two conversations may leave a control open, which is named
+    assert {finding["where"] for finding in noted} <= {"control placebo"}
+    assert not any(finding["invalid"] for finding in noted)
     near = {name: panel["all"]["kl"] for name, panel in apart.decision["fidelity"].items()}
     assert near["k8v4_ref"] > near["placebo"] > near["repeat"] == 0.0
