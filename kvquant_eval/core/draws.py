@@ -13,8 +13,8 @@ from kvquant_eval.core.records import Measure
 from kvquant_eval.core.stats import Array
 
 JITTER = {"gl_reply": 0.5, "gl_span": 1.5}
-"""Standard deviation of a turn's drop (points) of golden likelihood. The placebo of agents-v2 shows 0.5 to 1.3 and 1.1 to
-2.4 in its five classes (embedded model): a gate of the same turns measures its own, and the next plans with that.
+"""Standard deviation of a turn's drop (points) of golden likelihood. The placebo of agents-v2 shows 0.5 to 1.3 and 1.1
+to 2.4 in its five classes (embedded model): a gate of the same turns measures its own, and the next plans with that.
 """
 LEAST_KNOWN = 1.5
 """The same for other scores of forced replies: a few tokens of one, as gl_span."""
