@@ -149,7 +149,7 @@ NAMED = (
     _case(
         "a misspelt policy rule",
         "gate.rule=zero_flag",
-        line="gate.rule: one of zero_flags, default, got 'zero_flag'; did you mean 'zero_flags'?",
+        line="gate.rule: one of zero_flags, default, strict, got 'zero_flag'; did you mean 'zero_flags'?",
     ),
     _case(
         "a misspelt replay mode",
