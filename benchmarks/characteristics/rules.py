@@ -14,7 +14,7 @@ from benchmarks.characteristics.sample import Floats, Sample
 from kvquant_eval.core.inference import Estimate, estimate
 from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.records import Decision
-from kvquant_eval.core.stats import CONFIDENCE, Clusters, clustered, holm, sign_flip
+from kvquant_eval.core.stats import CONFIDENCE, Clusters, clustered, holm, sign_flip, unseen
 from kvquant_eval.core.strata import Axis, groups
 
 PROMOTE, HOLD, INCONCLUSIVE = Decision.PROMOTE, Decision.HOLD, Decision.INCONCLUSIVE
@@ -108,7 +108,7 @@ def guarded(facts: Facts) -> Decision:
     plain, seen = replace(facts.whole, largest=0.0).interval, facts.whole.seen
     upper = plain.upper
     if int((np.abs(seen.sums / seen.sizes) > FLAG_OVER).sum()) < 5:
-        upper = max(upper, facts.whole.largest * (1 - (1 - CONFIDENCE) ** (1 / len(seen.sums))))
+        upper = max(upper, facts.whole.largest * unseen(len(seen.sums)))
     return _settled(plain.lower, upper, facts.margin)
 
 

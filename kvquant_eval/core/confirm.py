@@ -55,7 +55,8 @@ def confirm(
 ) -> dict[Key, Confirmation]:
     """Test every flag on fresh epochs; one without as many scored epochs in both arms stays out.
 
-    The p value is Mann and Whitney's, exact for untied epochs; of yes/no scores Fisher's exact one.
+    The p value is Fisher's exact one of yes/no scores, Mann and Whitney's of others (by its normal approximation, but
+    for up to 8 epochs without ties).
     """
     left, right = _points(baseline), _points(arm)
     sides = {key: (left.get(key, []), right.get(key, [])) for key in flags}

@@ -13,7 +13,7 @@ from kvquant_eval.core.policy import DISASTER, Policy, Rule, ScorePolicy, ScoreR
 from kvquant_eval.core.pooled import pooled
 from kvquant_eval.core.records import Decision, Finding, ScoreDelta, Verdict
 from kvquant_eval.core.results import CandidateResult, ClassResult, ScoreResult
-from kvquant_eval.core.stats import holm
+from kvquant_eval.core.stats import holm, unseen
 from kvquant_eval.core.strata import Stratum
 from kvquant_eval.core.summary import drop_of, has_drop, summarise
 
@@ -210,8 +210,7 @@ def _few(score: ScoreResult, policy: Policy) -> bool:
     """Whether so few conversations could not settle the margin had nothing moved: a break in one more would be over
     it.
     """
-    unseen: float = policy.largest_break * (1 - 0.05 ** (1 / score.n_conversations))
-    return unseen > score.margin
+    return policy.largest_break * unseen(score.n_conversations) > score.margin
 
 
 def _is_flagged(delta: ScoreDelta, policy: Policy, confirmations: Mapping[Key, Confirmation]) -> bool:

@@ -50,9 +50,7 @@ def arm_findings(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> 
     if record.facts is None or record.error:
         return _dead(record)
     findings = judge_arm(name, record.arm.treatment, record.facts)
-    if baseline.facts is not None:
-        accepted = (*settings.policy.accept_differences, *record.arm.accept)
-        findings += judge_pair(name, baseline.facts, record.facts, accepted)
+    findings += _compared(record, baseline, settings)
     other = record.arm.role is Role.CANDIDATE and not is_self_test(record, baseline)
     if other and record.replays and identical(baseline.replays, record.replays):
         what = "not applied: every token and logprob equals the baseline's, bit for bit"
@@ -68,14 +66,19 @@ def second_stage_findings(
     sides = [fresh[name] for name in (baseline.arm.name, record.arm.name) if name in fresh]
     if len(sides) == 2:
         findings += [finding for side in sides for finding in _ran(side)]
-        left, right = (side.facts for side in sides)
-        if left and right:
-            accepted = (*settings.policy.accept_differences, *record.arm.accept)
-            findings += judge_pair(record.arm.name, left, right, accepted)
+        findings += _compared(sides[1], sides[0], settings)
     if waiting:
         what = f"{waiting} flags have no second test yet"
         findings.append(Finding(where=record.arm.name, what=what, invalid=False, unfinished=True))
     return [replace(finding, where=f"second stage, {finding.where}") for finding in findings]
+
+
+def _compared(record: ArmRecord, baseline: ArmRecord, settings: Settings) -> list[Finding]:
+    """Settings of the engine that differ between the arms, where both attested theirs."""
+    if record.facts is None or baseline.facts is None:
+        return []
+    accepted = (*settings.policy.accept_differences, *record.arm.accept)
+    return judge_pair(record.arm.name, baseline.facts, record.facts, accepted)
 
 
 def _ran(record: ArmRecord) -> list[Finding]:

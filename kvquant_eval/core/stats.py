@@ -133,6 +133,11 @@ def proven_below(seen: Clusters, largest: float, margin: float) -> float:
     return _share_below_zero(values, np.append(np.full(len(seen.sums), seen.repeats), 1.0))
 
 
+def unseen(n: float) -> float:
+    """Upper 95% bound of the share (0..1) of what was not seen in ``n``: Clopper and Pearson's without an event."""
+    return float(1 - (1 - CONFIDENCE) ** (1 / n))
+
+
 def tango(drops: float, gains: float, n: float, spread: float = 1.0, degrees: float = math.inf) -> Interval:
     """Difference of two paired proportions in points with one-sided 95% score bounds, from turns that flipped.
 
@@ -142,7 +147,7 @@ def tango(drops: float, gains: float, n: float, spread: float = 1.0, degrees: fl
     binomial bounds.
     """
     if not drops and not gains:
-        reach = 100.0 * (1 - (1 - CONFIDENCE) ** (1 / n))
+        reach = 100.0 * unseen(n)
         return Interval(0.0, -reach, reach)
     b, c, m = drops / spread, gains / spread, n / spread
     z = float(stats.t.ppf(CONFIDENCE, degrees))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kvquant_eval.core.compare import Key
 from kvquant_eval.core.draws import Averaged, Replayed, Source, assumed
+from kvquant_eval.core.inference import yes_no
 from kvquant_eval.core.noise import Noise, ScoreNoise, by_conversation
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole, Tier
 from kvquant_eval.core.records import GoldenTurn, Measure, Outcome, RenderedTurn, Replay
@@ -151,9 +152,7 @@ def _needs_headroom(policy: Policy, rule: ScorePolicy) -> bool:
 
 
 def _replayed(seen: ScoreNoise, least: float) -> Replayed:
-    ends = {0.0, 100.0}
-    both = [(base, base - drop) for base, drop in zip(seen.baseline, seen.drops, strict=True)]
-    return Replayed(by_conversation(seen, least), yes_no=all({*each} <= ends for each in both))
+    return Replayed(by_conversation(seen, least), yes_no=yes_no(seen.drops, seen.baseline))
 
 
 def _mask(part: Sequence[int], turns: int) -> Mask:
