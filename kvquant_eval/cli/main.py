@@ -8,24 +8,25 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.calibrate import calibrate
-from kvquant_eval.cli import config, search
+from kvquant_eval.cli import config, regate, relog, search
 from kvquant_eval.cli.plain import value
-from kvquant_eval.cli.table import show, show_calibration, show_plan, show_search
+from kvquant_eval.cli.table import show_calibration, show_plan, show_search
+from kvquant_eval.cli.terminal import complain, conclude, say
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.text import one_line, safe
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.runfolder import RunFolder
-from kvquant_eval.pipeline import GateRun, gate, regate, rehearse, track
+from kvquant_eval.pipeline import gate, rehearse
 
 USAGE = """kvquant-eval: may this model run with that KV dtype?
 
@@ -47,6 +48,24 @@ VERBS = {
     "calibrate": "scales of what K and V reach",
 }
 """Verbs that take a configuration, and what they are for."""
+
+
+class Verb(Protocol):
+    """A module of a verb that works on artifacts."""
+
+    ABOUT: str
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the verb's own to its parser."""
+        ...
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do it and return the exit status."""
+        ...
+
+
+ARTIFACT_VERBS: Mapping[str, Verb] = {"regate": regate, "relog": relog}
+"""Verbs with plain arguments."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -60,7 +79,7 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = one_line(record.getMessage())
         if record.levelno >= logging.WARNING:
-            _say(line)
+            say(line)
             return
         with contextlib.suppress(OSError):
             sys.stdout.write(f"{line}\n")
@@ -85,15 +104,15 @@ def _status(arguments: list[str]) -> int:
     try:
         return _parse(arguments)
     except DataError as error:
-        return _complain(one_line(str(error)), 2)
+        return complain(one_line(str(error)), 2)
     except EngineDied as died:
-        return _complain(safe(str(died)), Decision.INVALID.exit_code)  # while the model was made ready
+        return complain(safe(str(died)), Decision.INVALID.exit_code)  # while the model was made ready
     except OSError as error:
         what = f"{error.filename or 'system'}: {error.strerror or error}; make room or correct the path"
-        return _complain(one_line("; ".join(filter(None, [what, _notes(error)]))), 2)
+        return complain(one_line("; ".join(filter(None, [what, _notes(error)]))), 2)
     except Interrupted as error:
         line = "; ".join(filter(None, [signal.Signals(error.args[0]).name, _notes(error)]))
-        return _complain(line, 128 + int(error.args[0]))
+        return complain(line, 128 + int(error.args[0]))
 
 
 def _parse(arguments: list[str]) -> int:
@@ -105,8 +124,8 @@ def _parse(arguments: list[str]) -> int:
         composed.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
         composed.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
         composed.add_argument("overrides", nargs="*", metavar="key=value")
-    for verb, about in (("regate", "decide a stored run again"), ("relog", "log a decided run to MLflow")):
-        verbs.add_parser(verb, help=about).add_argument("run_dir", type=Path)
+    for verb, module in ARTIFACT_VERBS.items():
+        module.arguments(verbs.add_parser(verb, help=module.ABOUT))
     options = parser.parse_args(arguments)
     if options.verb in VERBS:
         data = config.compose(options.overrides, options.config_dir)
@@ -114,17 +133,7 @@ def _parse(arguments: list[str]) -> int:
             sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
             return 0
         return _gate(data, options.overrides) if options.verb == "gate" else _other(options.verb, data)
-    run = RunFolder(options.run_dir.resolve())
-    if run.config()["pinned"].get("verb") == "calibrate":
-        raise DataError(f"{run.path}: the run of a gate, got a calibration; gate with its scales")
-    settings = config.build(run.config())
-    if options.verb == "regate":
-        return _conclude(regate(run, settings))
-    if not run.finished:
-        raise DataError(f"{run.path}: a run that came to its end, got one that was broken off; go on with it first")
-    with run.locked():
-        warnings = track(run, settings)
-    return max((_complain(one_line(warning), 1) for warning in warnings), default=0)
+    return ARTIFACT_VERBS[options.verb].run(options)
 
 
 def _other(verb: str, data: dict[str, Any]) -> int:
@@ -149,7 +158,7 @@ def _gate(data: dict[str, Any], overrides: Sequence[str]) -> int:
     if settings.repair and resumed is None:
         search.refuse_hopeless(settings)
     run = gate(settings, resumed)
-    status = _conclude(run)
+    status = conclude(run)
     if settings.repair:
         held = [each["name"] for each in run.document["candidates"] if each["decision"] == Decision.HOLD]
         for name in held:
@@ -163,7 +172,7 @@ def _repair(data: dict[str, Any], name: str) -> None:
     try:
         _search({**data, "kv": {name: data["kv"][name]}, "gate": gate, "resume": config.AUTO})
     except (DataError, EngineDied) as error:
-        _say(one_line(f"no mixed precision was searched for {name}: {error}"))
+        say(one_line(f"no mixed precision was searched for {name}: {error}"))
 
 
 def _search(data: dict[str, Any]) -> int:
@@ -171,26 +180,6 @@ def _search(data: dict[str, Any]) -> int:
     with contextlib.suppress(OSError, SystemExit):
         show_search(document, folder)
     return int(document["exit_code"])
-
-
-def _conclude(run: GateRun) -> int:
-    """The decision is on disk: a reader who is gone does not change it."""
-    with contextlib.suppress(OSError, SystemExit):  # rich would leave with status 1
-        show(run.document, run.folder.path)
-    for warning in run.warnings:
-        _say(one_line(warning))
-    return run.judgement.decision.exit_code
-
-
-def _complain(line: str, status: int) -> int:
-    _say(line)
-    return status
-
-
-def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody is there to read it
-        sys.stderr.write(f"kvquant-eval: {line}\n")
-        sys.stderr.flush()
 
 
 def _settle(stream: TextIO) -> None:
