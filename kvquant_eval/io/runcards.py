@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from kvquant_eval.core.codec import canonical, digest, from_data
 from kvquant_eval.core.records import Decision
-from kvquant_eval.core.treatment import Realisation
+from kvquant_eval.core.signoff import barred
 from kvquant_eval.io import tables as stored
 from kvquant_eval.io.decisions import DecisionDocument, read_decision
 from kvquant_eval.io.runfolder import RunFolder
@@ -208,18 +208,12 @@ def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) ->
     """``hf://<id>@<revision>``; a local folder is known by the hash of its weights, as its revision is only a word."""
     model, kv, decision = document["model"], arm["kv"], Decision(arm["decision"])
     at = model["weights_sha256"] if scheme == "folder" else model["revision"] or model["weights_sha256"]
-    bars = {
-        "self_test": arm["self_test"],
-        "post_hoc": document["post_hoc"],
-        "reference": kv["realisation"] == Realisation.REFERENCE,
-        "part_of_the_golden_set": "folds" in document["golden"],
-    }
-    barred = next((name for name, on in bars.items() if on), "")
+    bar = barred(document, arm)
     return VersionCard(
         model=model["id"].replace("/", "--").replace(":", "-"),
         # a server refuses a source without a path, such as hf://gpt2@main
         source=f"{'hf' if scheme == 'hub' else scheme}://{'' if '/' in model['id'] else '/'}{model['id']}@{at}",
-        alias="" if barred else _alias(kv),
+        alias="" if bar else _alias(kv),
         decision=decision,
         decided_at=document["created_at"],
         description=f"{decision}: {run_name(model, kv)}",
@@ -229,14 +223,14 @@ def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) ->
             "kv_realisation": kv["realisation"],
             "kv_layers_skipped": canonical(kv.get("layers_skipped", [])),
             "kv_decision": decision,
-            "validation_status": barred or VALIDATION.get(decision, "pending"),
+            "validation_status": bar or VALIDATION.get(decision, "pending"),
             "model_revision": str(model["revision"]),
             "weights_sha256": model["weights_sha256"],
             "golden": f"{document['golden']['name']} {document['golden']['version']} {document['golden']['sha256']}",
             "policy_sha256": document["policy"]["sha256"],
             "signoff_id": document["run_id"],
             "decided_at": document["created_at"],
-            "alias": "" if barred else _alias(kv),
+            "alias": "" if bar else _alias(kv),
         },
     )
 
