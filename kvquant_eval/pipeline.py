@@ -17,20 +17,19 @@ from kvquant_eval.core import noise
 from kvquant_eval.core.arms import Arm, ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
 from kvquant_eval.core.calibration import refuse_unfit
-from kvquant_eval.core.codec import DataError, digest, from_data, nearest
-from kvquant_eval.core.diagnosis import diagnose
-from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
-from kvquant_eval.core.folds import restrict
+from kvquant_eval.core.codec import DataError, digest
+from kvquant_eval.core.document import policy_sha256
 from kvquant_eval.core.forecast import Forecast, find_power, forecast, said
-from kvquant_eval.core.judge import Judgement, asked, asked_once, flags, is_lost, judge
+from kvquant_eval.core.judge import Judgement, asked, asked_once, flags, is_lost
+from kvquant_eval.core.policy import Policy
 from kvquant_eval.core.power import Power, as_data, refuse_hopeless
 from kvquant_eval.core.records import GoldenSet, Prepared, Role
 from kvquant_eval.core.settings import Settings
-from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_out, oracles, refuse_unready
-from kvquant_eval.io import fidelity, report, tables, tracking
-from kvquant_eval.io import golden as golden_io
+from kvquant_eval.decision import Decided, decide, load_golden, name_strangers, recompute, write
+from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, oracles, refuse_unready
 from kvquant_eval.io import noise as noise_io
-from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
+from kvquant_eval.io import tracking
+from kvquant_eval.io.runfolder import RunFolder, fullest, last_speed, latest, new_run
 from kvquant_eval.replay import ReplayPlan, Stage, places, plan_replay, plan_second, prepare, stored_arm
 
 _log = logging.getLogger(__name__)
@@ -83,7 +82,8 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
                 stage = Stage(settings, ready.plan, run, engines, deadline, _enough(run, settings, ready))
                 records = stage.replay()
                 fresh = [] if stage.stopped.is_set() else _again(run, settings, ready, records, stage)
-            decided = _decide(run, settings, ready.golden, ready.plan.prepared, records, fresh)
+            answers, prepared = run.answers.read(), ready.plan.prepared
+            decided = _written(decide(run, settings, ready.golden, prepared, records, fresh, answers), run, run)
             if stage.stopped.is_set() and any(record.unfinished for record in (*records, *fresh)):
                 line = f"stopped after {settings.max_minutes:g} minutes (gate.max_minutes); {_how_to_go_on(run)}"
                 return replace(decided, warnings=(line,))
@@ -114,28 +114,27 @@ def _foresee(settings: Settings, ready: Ready) -> Forecast:
 
 
 def regate(run: RunFolder, settings: Settings) -> GateRun:
-    """Decide a stored run again, without an engine. Raises DataError when its golden turns or its plan are not there
-    any more.
+    """Decide a stored run again, without an engine. By the policy that was hashed before the run it is the run's own
+    decision; by another it is post hoc, and stands beside that one, which is not touched. Raises DataError as
+    ``decision.load_stored``.
     """
     with run.locked():
-        golden = _load(settings)
-        pinned = run.config()["pinned"]
-        left_out = from_data(dict[str, str], pinned.get("left_out", {}), f"{run.path / 'config.yaml'}: pinned.left_out")
-        settings = leave_out(settings, left_out)
-        if golden.sha256 != pinned.get("golden_sha256"):
-            found = f"{pinned.get('golden_sha256')!s:.12}, got {golden.sha256[:12]} in {settings.golden_path}"
-            raise DataError(f"{run.path}: was run on golden set {found}; restore that version")
-        plan = plan_replay(settings, golden, run.plan())
-        if plan.sha256 != pinned.get("plan_sha256"):
-            found = f"{pinned.get('plan_sha256')!s:.12}, got {plan.sha256[:12]}"
-            raise DataError(f"{run.path / 'plan.jsonl'}: the plan that was run, {found}; restore it")
-        _name_strangers(run, plan)
-        records = [stored_arm(arm, run, len(plan.blocks)) for arm in plan.arms]
-        flagged = flags(settings, plan.prepared, golden.turns, records, run.answers.read())
-        second = plan_second(settings, golden, plan.prepared, flagged)
-        fresh = [stored_arm(arm, run.confirm, len(second.blocks)) for arm in second.arms]
-        decided = _decide(run, settings, golden, plan.prepared, records, fresh)
-        return replace(decided, warnings=track(run, settings)) if run.finished else decided
+        decided = recompute(run, settings)
+        if decided.post_hoc:
+            return _written(decided, run, run.post_hoc(by_policy(decided.settings.policy)))
+        done = _written(decided, run, run)
+        return replace(done, warnings=track(run, settings)) if run.finished else done
+
+
+def _written(decided: Decided, run: RunFolder, into: RunFolder) -> GateRun:
+    document = write(decided, run, into.path)
+    return GateRun(
+        folder=into,
+        document=document,
+        judgement=decided.judgement,
+        golden=decided.golden,
+        prepared=decided.prepared,
+    )
 
 
 def track(run: RunFolder, settings: Settings) -> tuple[str, ...]:
@@ -161,7 +160,7 @@ def make_ready(settings: Settings) -> Ready:
     for treatment in (settings.baseline, *settings.candidates.values()):
         refuse_impossible(treatment, settings.engine.platform)
     refuse_unready(settings)
-    golden = _load(settings)
+    golden = load_golden(settings)
     log = Path(settings.cache_dir) / f"prepare-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
@@ -172,17 +171,6 @@ def make_ready(settings: Settings) -> Ready:
     except DataError:
         log.unlink(missing_ok=True)  # the message says it all
         raise
-
-
-def _load(settings: Settings) -> GoldenSet:
-    """The golden set as pinned, of it the folds that are asked for. Raises DataError."""
-    golden = golden_io.load(Path(settings.golden_path), settings.policy.scores)
-    known = {turn.turn_id for turn in golden.turns}
-    for turn_id in settings.policy.critical_turns:
-        if turn_id not in known:
-            rule = f"ids of golden turns, got {turn_id[:80]!r}"
-            raise DataError(f"gate.critical_turns: {rule}; {nearest(turn_id, sorted(known))}")
-    return restrict(golden, settings.folds, settings.policy.scores)
 
 
 def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack, power: Power) -> RunFolder:
@@ -196,13 +184,13 @@ def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: Ex
             raise DataError(f"resume: a run that was broken off, got {resumed.path}, which is finished; use regate")
         if changed := _changed(resumed, pinned, ready.plan):
             raise DataError(f"{resumed.path}: the run that was begun, got {changed}; restore that, or start a new run")
-        _name_strangers(resumed, ready.plan)
+        name_strangers(resumed, ready.plan)
         return resumed
     if (found := _broken_off(settings, pinned, ready.plan)) is not None:
         with suppress(DataError):  # somebody else is going on with it
             lock.enter_context(found.locked())
             if not found.finished:
-                _name_strangers(found, ready.plan)
+                name_strangers(found, ready.plan)
                 return found
     refuse_hopeless(power, settings.policy)
     pinned["power"] = as_data(power, settings.policy)
@@ -257,11 +245,6 @@ def _changed(run: RunFolder, pinned: Mapping[str, Any], plan: ReplayPlan) -> str
     return "; ".join(differences(then, pinned))
 
 
-def _name_strangers(run: RunFolder, plan: ReplayPlan) -> None:
-    for name in run.strangers(arm.name for arm in plan.arms):
-        _log.warning("%s: not a file of this run; it is not read", run.path / name)
-
-
 def _name_left_out(settings: Settings) -> None:
     for name, why in settings.left_out.items():
         _log.warning("%s: left out: %s; %s", name, why, EXECUTION_REMEDY)
@@ -301,49 +284,19 @@ def _enough(run: RunFolder, settings: Settings, ready: Ready) -> Callable[[Arm],
     return enough
 
 
-def _decide(
-    run: RunFolder,
-    settings: Settings,
-    golden: GoldenSet,
-    prepared: Prepared,
-    records: Sequence[ArmRecord],
-    fresh: Sequence[ArmRecord],
-) -> GateRun:
-    """Judge the records and write the tables, the reports and, last, the decision: where it is, all is."""
-    pinned = run.config()["pinned"]
-    post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)
-    judgement = judge(settings, prepared, golden.turns, records, run.answers.read(), fresh)
-    diagnosis = diagnose(judgement, fidelity.read(run, [record.arm for record in records], prepared.turns))
-    decided = document(judgement, settings, prepared, golden, post_hoc, diagnosis, pinned.get("power"))
-    head = {
-        "schema_version": SCHEMA_VERSION,
-        "run_id": run.run_id,
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "attempts": 1 + earlier_decisions(run.path, decided["identity_sha256"]),
-    }
-    result = {**head, **decided}
-    run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
-    tables.write(run.path, judgement, decided["model"], prepared, diagnosis)
-    report.write(run.path, result, judgement, golden, prepared)
-    if found := noise.measure(judgement, settings.policy, _noise_mark(run, settings, golden, records)):
-        noise_io.write(run, found, decided["model"])
-    if decided["attribution"]:
-        write_json(run.path / "attribution.json", {**head, "model": decided["model"], "arms": decided["attribution"]})
-    write_json(run.path / "decision.json", result)
-    return GateRun(folder=run, document=result, judgement=judgement, golden=golden, prepared=prepared)
-
-
-def _noise_mark(run: RunFolder, settings: Settings, golden: GoldenSet, records: Sequence[ArmRecord]) -> str:
-    arms = [record.arm for record in records if record.arm.role is not Role.CANDIDATE]
-    marks = {arm.name: str(run.arm(arm.name).identity().get("fingerprint", "")) for arm in arms}
-    return noise.fingerprint(settings, golden.sha256, marks)
-
-
 def _ending(settings: Settings) -> str:
     return named(settings, "+".join(settings.candidates))
 
 
 def named(settings: Settings, what: str) -> str:
     """``-<model>-<what>``, of letters that are safe in a file name: a run is named by its UTC time and this."""
-    raw = f"-{settings.model.id.split('/')[-1]}-{what}"
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-+._") else "-" for c in raw)[:105]
+    return _plain(f"-{settings.model.id.split('/')[-1]}-{what}")
+
+
+def by_policy(policy: Policy) -> str:
+    """The name of a folder for what was decided by it afterwards: ``strict-1a2b3c4d``."""
+    return f"{_plain(policy.name)}-{policy_sha256(policy)[:8]}"
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-+._") else "-" for c in name)[:105]

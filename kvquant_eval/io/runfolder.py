@@ -24,13 +24,24 @@ from kvquant_eval.io.answers import AnswerFile
 from kvquant_eval.io.journal import Journal
 
 TEMPORARY = ".tmp"
-CONFIRM = "confirm"
+CONFIRM, POST_HOC = "confirm", "post_hoc"
 MARK = "tracking.json"
 """What became of the tracking, written last: a run that has it is finished."""
 OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
     | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
-    | {"noise.json", "scales.json", "checkpoint", "confirm", "lock", MARK, "report.md", "report.html", "junit.xml"}
+    | {
+        "noise.json",
+        "scales.json",
+        "checkpoint",
+        CONFIRM,
+        POST_HOC,
+        "lock",
+        MARK,
+        "report.md",
+        "report.html",
+        "junit.xml",
+    }
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 
@@ -128,6 +139,10 @@ class RunFolder:
     def confirm(self) -> RunFolder:
         """``confirm/``: the arms of the second stage, which runs flagged turns again."""
         return RunFolder(self.path / CONFIRM)
+
+    def post_hoc(self, name: str) -> RunFolder:
+        """``post_hoc/<name>/``: a decision that was made afterwards and is not the run's own, with its artifacts."""
+        return RunFolder(self.path / POST_HOC / name)
 
     @property
     def runs_dir(self) -> Path:

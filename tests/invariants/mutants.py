@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         invariant=8,
         what="another policy afterwards is not marked",
-        file="kvquant_eval/pipeline.py",
+        file="kvquant_eval/decision.py",
         old='    post_hoc = pinned.get("policy_sha256") != policy_sha256(settings.policy)\n',
         new="    post_hoc = False\n",
         test=f"{PIPELINE}::test_another_policy_afterwards_is_marked",
@@ -193,10 +193,18 @@ MUTANTS = (
     Mutant(
         invariant=8,
         what="attempts are not counted",
-        file="kvquant_eval/pipeline.py",
-        old='        "attempts": 1 + earlier_decisions(run.path, decided["identity_sha256"]),\n',
-        new='        "attempts": 1,\n',
+        file="kvquant_eval/decision.py",
+        old='kept.get("attempts") or 1 + earlier_decisions(run.path, said["identity_sha256"]),\n',
+        new="1,\n",
         test=f"{PIPELINE}::test_deciding_again_counts_attempts",
+    ),
+    Mutant(
+        invariant=8,
+        what="another policy afterwards takes the place of the run's own decision",
+        file="kvquant_eval/pipeline.py",
+        old="        if decided.post_hoc:\n",
+        new="        if False:\n",
+        test=f"{PIPELINE}::test_another_policy_afterwards_is_marked",
     ),
     Mutant(
         invariant=9,
@@ -234,8 +242,8 @@ MUTANTS = (
         invariant=10,
         what="the model's name is a path",
         file="kvquant_eval/pipeline.py",
-        old="    raw = f\"-{settings.model.id.split('/')[-1]}-",
-        new='    return f"-{settings.model.id}"\n    raw = f"-',
+        old="    return _plain(f\"-{settings.model.id.split('/')[-1]}-",
+        new='    return f"-{settings.model.id}"\n    return _plain(f"-',
         test=f"{PIPELINE}::test_the_model_name_is_no_path",
     ),
     Mutant(

@@ -21,6 +21,7 @@ from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.policy import Rule
 from kvquant_eval.core.records import Sampling
 from kvquant_eval.core.treatment import KVTreatment
+from kvquant_eval.decision import recompute, without_head
 from kvquant_eval.io import report
 from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.io.runfolder import RunFolder
@@ -34,6 +35,7 @@ FAULTS = (
     "not_applied", "other_backend", "prefix_caching_off", "drops_math_chain", "drops_faq", "drops_three_turns",
     "empty_replies", "loops", "stutters", "dies_on_close", "killed_for_memory",
 )  # fmt: skip
+WRITE = report.write
 SELF_TEST = {"self_test": KVTreatment(name="self_test", dtype="bfloat16")}
 SKIPPING = {"skipping": KVTreatment(name="skipping", dtype="fp8_e4m3", skip_layers=("0",))}
 
@@ -500,17 +502,33 @@ def test_too_few_turns_are_inconclusive(folder: Path, copied: RunFolder) -> None
 # 8. The decision can be recomputed.
 
 
-def test_a_decision_is_recomputed_byte_for_byte(folder: Path, copied: RunFolder, few: GateRun) -> None:
-    before = (few.folder.path / "decision.json").read_text()
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a run folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_decision_is_recomputed_byte_for_byte(
+    folder: Path, copied: RunFolder, few: GateRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All artifacts, with a folder of its own for what the run beside it counted."""
+    monkeypatch.setattr(report, "write", WRITE)
     regate(copied, settings(folder, FEW))
-    after = (copied.path / "decision.json").read_text()
+    before = contents(copied.path)
+    assert {name: before[name] for name in contents(few.folder.path)} == contents(few.folder.path)
+    assert {*before} - {*contents(few.folder.path)} == {"report.md", "report.html", "junit.xml"}
+    monkeypatch.setattr("kvquant_eval.decision.datetime", None)  # the same decision has its time already
+    regate(copied, settings(folder, FEW))
+    assert contents(copied.path) == before
+    assert recompute(copied, settings(folder, FEW)).document == without_head(few.document)
 
-    def strip(text: str) -> list[str]:
-        return [line for line in text.splitlines() if '"created_at"' not in line]
 
-    assert strip(after) == strip(before)
-    for name in ("turns.parquet", "deltas.parquet", "fidelity.parquet"):
-        pd.testing.assert_frame_equal(pd.read_parquet(copied.path / name), pd.read_parquet(few.folder.path / name))
+def test_what_is_decided_otherwise_is_decided_now(folder: Path, copied: RunFolder, few: GateRun) -> None:
+    """A decision that was changed by hand, or by damage, is no decision to keep the time of."""
+    said = json.loads((copied.path / "decision.json").read_text())
+    (copied.path / "decision.json").write_text(json.dumps({**said, "decision": "PROMOTE", "attempts": 7}))
+    again = regate(copied, settings(folder, FEW))
+    assert again.document["decision"] == few.document["decision"] != "PROMOTE"
+    assert again.document["attempts"] == 1
 
 
 def test_fidelity_is_written_for_every_arm_and_turn(few: GateRun) -> None:
@@ -534,9 +552,23 @@ def test_fidelity_is_written_for_every_arm_and_turn(few: GateRun) -> None:
 
 
 def test_another_policy_afterwards_is_marked(folder: Path, copied: RunFolder, few: GateRun) -> None:
-    assert few.document["post_hoc"] is False
-    run = regate(copied, settings(folder, FEW, policy=policy(min_turns=20)))
-    assert run.document["post_hoc"] is True
+    """It stands beside the run's own decision, of which no byte is touched."""
+    before = contents(copied.path)
+    other = settings(folder, FEW, policy=policy(min_turns=20))
+    run = regate(copied, other)
+    assert (few.document["post_hoc"], run.document["post_hoc"]) == (False, True)
+    assert run.document["run_id"] == copied.run_id
+    assert run.document["power"] is None
+    sha256 = run.document["policy"]["sha256"]
+    assert run.folder.path == copied.path / "post_hoc" / f"default-{sha256[:8]}"
+    after = contents(copied.path)
+    assert {name: after[name] for name in before} == before
+    written = {"attribution.json", "config.yaml", "decision.json"}
+    written |= {"turns.parquet", "deltas.parquet", "fidelity.parquet"}
+    assert {path.name for path in run.folder.path.iterdir()} == written
+    assert not list(copied.strangers(record for record in run.judgement.arms))
+    regate(copied, other)
+    assert contents(copied.path) == after
     assert regate(copied, settings(folder, FEW)).document["post_hoc"] is False
 
 
