@@ -31,6 +31,7 @@ from kvquant_eval.replay import ReplayPlan, plan_replay, plan_second, stored_arm
 
 _log = logging.getLogger(__name__)
 
+DECISION = "decision.json"
 HEAD = ("schema_version", "run_id", "created_at", "attempts")
 """What ``decision.json`` begins with: the folder's own, and not what was decided."""
 
@@ -52,10 +53,14 @@ class Decided:
     def post_hoc(self) -> bool:
         return bool(self.document["post_hoc"])
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether the decision that stands in ``folder`` is the same one."""
+        return bool(_head(folder, self.document))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A run as it lies on disk. ``settings`` are without the scores that were left out of it."""
+    """A run as it lies on disk, and the settings to decide it by."""
 
     run: RunFolder
     settings: Settings
@@ -75,8 +80,6 @@ def load_stored(run: RunFolder, settings: Settings) -> Stored:
     """A run that ``settings`` are of. Raises DataError when its golden turns or its plan are not there any more."""
     golden = load_golden(settings)
     pinned = run.config()["pinned"]
-    left_out = from_data(dict[str, str], pinned.get("left_out", {}), f"{run.path / 'config.yaml'}: pinned.left_out")
-    settings = leave_out(settings, left_out)
     if golden.sha256 != pinned.get("golden_sha256"):
         found = f"{pinned.get('golden_sha256')!s:.12}, got {golden.sha256[:12]} in {settings.golden_path}"
         raise DataError(f"{run.path}: was run on golden set {found}; restore that version")
@@ -93,7 +96,9 @@ def recompute(run: RunFolder, settings: Settings) -> Decided:
     """What a stored run comes to, from its replays and answers; nothing is written. Raises DataError as
     ``load_stored``.
     """
-    stored, answers = load_stored(run, settings), run.answers.read()
+    where = f"{run.path / 'config.yaml'}: pinned.left_out"
+    left_out = from_data(dict[str, str], run.config()["pinned"].get("left_out", {}), where)
+    stored, answers = load_stored(run, leave_out(settings, left_out)), run.answers.read()
     fresh = stored.second_stage(answers)
     return decide(run, stored.settings, stored.golden, stored.plan.prepared, stored.records, fresh, answers)
 
@@ -157,7 +162,7 @@ def write(decided: Decided, run: RunFolder, folder: Path) -> dict[str, Any]:
 def _head(folder: Path, said: Mapping[str, Any]) -> dict[str, Any]:
     """The ``HEAD`` of the decision that stands in ``folder``, if it is the same one; else nothing."""
     try:
-        stored: dict[str, Any] = dict(read_decision(folder / "decision.json"))
+        stored: dict[str, Any] = dict(read_decision(folder / DECISION))
     except DataError:
         return {}
     attempts = stored.get("attempts")

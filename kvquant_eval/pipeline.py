@@ -68,7 +68,7 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
     began = time.monotonic()
     settings = executable(settings)
     ready = make_ready(settings)
-    _name_left_out(settings)
+    name_left_out(settings)
     with ExitStack() as lock:
         foreseen = _foresee(settings, ready)
         run = _claim(settings, ready, resumed, lock, foreseen.power)
@@ -83,7 +83,7 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
                 records = stage.replay()
                 fresh = [] if stage.stopped.is_set() else _again(run, settings, ready, records, stage)
             answers, prepared = run.answers.read(), ready.plan.prepared
-            decided = _written(decide(run, settings, ready.golden, prepared, records, fresh, answers), run, run)
+            decided = written(decide(run, settings, ready.golden, prepared, records, fresh, answers), run, run)
             if stage.stopped.is_set() and any(record.unfinished for record in (*records, *fresh)):
                 line = f"stopped after {settings.max_minutes:g} minutes (gate.max_minutes); {_how_to_go_on(run)}"
                 return replace(decided, warnings=(line,))
@@ -97,7 +97,7 @@ def rehearse(settings: Settings) -> Forecast:
     """Everything but the engines: what the gate would run, what that takes, and what it could see."""
     settings = executable(settings)
     ready = make_ready(settings)
-    _name_left_out(settings)
+    name_left_out(settings)
     ready.log.unlink(missing_ok=True)
     return _foresee(settings, ready)
 
@@ -121,15 +121,20 @@ def regate(run: RunFolder, settings: Settings) -> GateRun:
     with run.locked():
         decided = recompute(run, settings)
         if decided.post_hoc:
-            return _written(decided, run, run.post_hoc(by_policy(decided.settings.policy)))
-        done = _written(decided, run, run)
+            return written(decided, run, run.post_hoc(by_policy(decided.settings.policy)))
+        done = written(decided, run, run)
         return replace(done, warnings=track(run, settings)) if run.finished else done
 
 
-def _written(decided: Decided, run: RunFolder, into: RunFolder) -> GateRun:
-    document = write(decided, run, into.path)
+def written(decided: Decided, run: RunFolder, into: RunFolder) -> GateRun:
+    """Write a decision about ``run`` and return it."""
+    return as_run(decided, into, write(decided, run, into.path))
+
+
+def as_run(decided: Decided, folder: RunFolder, document: dict[str, Any]) -> GateRun:
+    """A decision that stands in ``folder``, where ``document`` is its ``decision.json``."""
     return GateRun(
-        folder=into,
+        folder=folder,
         document=document,
         judgement=decided.judgement,
         golden=decided.golden,
@@ -245,7 +250,8 @@ def _changed(run: RunFolder, pinned: Mapping[str, Any], plan: ReplayPlan) -> str
     return "; ".join(differences(then, pinned))
 
 
-def _name_left_out(settings: Settings) -> None:
+def name_left_out(settings: Settings) -> None:
+    """Say which scores are left out, and why."""
     for name, why in settings.left_out.items():
         _log.warning("%s: left out: %s; %s", name, why, EXECUTION_REMEDY)
 

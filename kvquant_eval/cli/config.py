@@ -11,6 +11,7 @@ from typing import Any, NoReturn, cast
 
 import hydra
 import yaml
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -118,8 +119,11 @@ def platform() -> str:
     return "cpu"
 
 
-def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+def compose(
+    overrides: Sequence[str], config_dir: str | None = None, over: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Compose the configuration and resolve it to plain data; ``config_dir`` is searched before the project's own.
+    ``over``: plain data to compose over, in the place of ``config.yaml``; what it has is taken as it is.
 
     Raises DataError with what is wrong in one line.
     """
@@ -129,12 +133,17 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str
         OmegaConf.register_new_resolver(f"kvquant_{name}", lambda path=path: str(path), replace=True)
     OmegaConf.register_new_resolver("kvquant_core_slots", core_slots, replace=True)
     opened = [f"++{item}" if item.startswith(OPEN) else item for item in overrides]
+    if over is not None:
+        ConfigStore.instance().store("over", OmegaConf.create(_inert(over)))
     try:
         with hydra.initialize_config_dir(str(folders[-1]), version_base="1.3"):
             for folder in folders[:-1]:
                 search_path = GlobalHydra.instance().config_loader().get_search_path()
                 search_path.prepend("--config-dir", f"file://{folder}", anchor="main")
-            config = hydra.compose("config", overrides=["hydra.searchpath=[]", *opened])  # read the search path again
+            config = hydra.compose(
+                "config" if over is None else "over",
+                overrides=["hydra.searchpath=[]", *opened],  # read the search path again
+            )
         data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except Exception as error:  # noqa: BLE001 - Hydra answers bad input with errors of every kind, AssertionError too
         _refuse(error, folders)
@@ -189,6 +198,23 @@ def build(data: Mapping[str, Any]) -> Settings:
         cache_dir=value(str, top["cache_dir"], "cache_dir"),
         config=pinned_scales(data, made),
     )
+
+
+def parsed(text: str) -> tuple[str, Any, bool]:
+    """Key (with its package, where it has one), value, and whether it is left out (``~``), of one argument. Raises
+    DataError as ``compose``.
+    """
+    override = _parsed(text)
+    return override.get_key_element().lstrip("+~"), override.value(), override.is_delete()
+
+
+def _inert(node: Any) -> Any:
+    """Plain data with all its texts as they are: OmegaConf would put something in the place of ``${...}``."""
+    if isinstance(node, Mapping):
+        return {key: _inert(inner) for key, inner in node.items()}
+    if isinstance(node, list | tuple):
+        return [_inert(inner) for inner in node]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", node) if isinstance(node, str) else node
 
 
 def _own_scorers() -> list[str]:

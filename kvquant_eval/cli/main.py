@@ -17,7 +17,7 @@ import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.calibrate import calibrate
-from kvquant_eval.cli import config, regate, relog, search
+from kvquant_eval.cli import config, regate, relog, rescore, search
 from kvquant_eval.cli.plain import value
 from kvquant_eval.cli.table import show_calibration, show_plan, show_search
 from kvquant_eval.cli.terminal import complain, conclude, say
@@ -35,7 +35,8 @@ USAGE = """kvquant-eval: may this model run with that KV dtype?
   kvquant-eval gate resume=RUN_DIR    go on with a run that was broken off
   kvquant-eval search [key=value ...] the cheapest mixed precision that passes, and which layers carry the damage
   kvquant-eval calibrate [key=value ...]   scales for the candidates' format, and a checkpoint that has them
-  kvquant-eval regate RUN_DIR         decide a stored run again, without an engine
+  kvquant-eval regate RUN_DIR [gate=strict ...]   decide a stored run again, by its policy or another; no engine
+  kvquant-eval rescore RUN_DIR [key=value ...]    score its replays again with today's scorers, then the same
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
 exit status of plan: 0 a candidate that loses nothing would rather be promoted, 4 it would not
@@ -64,7 +65,7 @@ class Verb(Protocol):
         ...
 
 
-ARTIFACT_VERBS: Mapping[str, Verb] = {"regate": regate, "relog": relog}
+ARTIFACT_VERBS: Mapping[str, Verb] = {"regate": regate, "rescore": rescore, "relog": relog}
 """Verbs with plain arguments."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -11,7 +11,7 @@ from kvquant_eval.core.text import one_line
 from kvquant_eval.pipeline import track
 
 ABOUT = "log a decided run to MLflow"
-arguments = regate.arguments
+arguments = regate.folder
 
 
 def run(options: argparse.Namespace) -> int:

@@ -46,12 +46,20 @@ def show(document: Mapping[str, Any], folder: Path, console: Console | None = No
     if len(document["ranking"]) > 1:
         console.print(Text(one_line(f"promoted, the fewest bytes a token first: {ranking(document['ranking'])}")))
     console.print(Text(f"\n{decision} (exit status {document['exit_code']})", style=f"bold {STYLES[decision]}"))
+    if document["post_hoc"]:
+        console.print(Text(one_line(_post_hoc(document)), style="bold yellow"))
     reasons = document["reasons"]
     for reason in reasons[:MOST_REASONS]:
         console.print(Padding.indent(Text(safe(reason)), 2))  # a line that goes on is indented too
     if len(reasons) > MOST_REASONS:
         console.print(Text(f"  and {len(reasons) - MOST_REASONS} reasons more, in the report"))
     console.print(Text(f"report: {one_line(str(folder / 'report.md'))}"), soft_wrap=True)
+
+
+def _post_hoc(document: Mapping[str, Any]) -> str:
+    policy = f"policy {document['policy']['name']} {document['policy']['sha256'][:8]}"
+    why = f"scored again after the run, by {policy}" if document.get("rescored") else f"{policy} came after the run"
+    return f"POST HOC: {why}; it stands beside the run's own decision and moves no alias"
 
 
 def show_search(document: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
