@@ -17,7 +17,7 @@ import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.calibrate import calibrate
-from kvquant_eval.cli import config, regate, relog, rescore, search
+from kvquant_eval.cli import config, diff, regate, relog, rescore, search
 from kvquant_eval.cli.plain import value
 from kvquant_eval.cli.table import show_calibration, show_plan, show_search
 from kvquant_eval.cli.terminal import complain, conclude, say
@@ -37,6 +37,7 @@ USAGE = """kvquant-eval: may this model run with that KV dtype?
   kvquant-eval calibrate [key=value ...]   scales for the candidates' format, and a checkpoint that has them
   kvquant-eval regate RUN_DIR [gate=strict ...]   decide a stored run again, by its policy or another; no engine
   kvquant-eval rescore RUN_DIR [key=value ...]    score its replays again with today's scorers, then the same
+  kvquant-eval diff RUN_A RUN_B       two decisions side by side: what was gated, scores, flags
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
 
 exit status of plan: 0 a candidate that loses nothing would rather be promoted, 4 it would not
@@ -65,7 +66,7 @@ class Verb(Protocol):
         ...
 
 
-ARTIFACT_VERBS: Mapping[str, Verb] = {"regate": regate, "rescore": rescore, "relog": relog}
+ARTIFACT_VERBS: Mapping[str, Verb] = {"regate": regate, "rescore": rescore, "diff": diff, "relog": relog}
 """Verbs with plain arguments."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -112,9 +112,10 @@ def _by_name(own: Mapping[str, Any], made: dict[str, Any], named: Mapping[str, A
 def _same_judge(stored: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     """What was made, with scorers that had the judge's model from ``scorer.judge.model`` having it from there again."""
     then, now = (each.get("scorer", {}).get("judge", {}).get("model") for each in (stored, made))
-    if then != now:
-        for workload in made["workloads"].values():
-            for rule in workload["scores"].values():
-                if then and rule["scorer"].get("model") == then:
-                    rule["scorer"]["model"] = now
+    if then and then != now:
+        for workload, own in made["workloads"].items():
+            for name, rule in mapping(own["scores"], f"workloads.{workload}.scores").items():
+                scorer = mapping(rule, f"workloads.{workload}.scores.{name}").get("scorer")
+                if isinstance(scorer, dict) and scorer.get("model") == then:
+                    scorer["model"] = now
     return made

@@ -98,6 +98,7 @@ class Score(TypedDict):
     baseline_mean: float
     candidate_mean: float
     mean_drop: float
+    ci_lower: NotRequired[float | None]
     ci_upper: float | None
     recovery: float | None
     drops_over: int

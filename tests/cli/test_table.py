@@ -29,6 +29,8 @@ def document(*reasons: str, model: str = "acme/tiny", workload: str = "faq", nam
     return {
         "decision": "HOLD",
         "exit_code": 3,
+        "post_hoc": False,
+        "policy": {"name": "strict", "sha256": "0123456789abcdef"},
         "reasons": list(reasons),
         "model": {"id": model},
         "controls": {"repeat": {"decision": "PROMOTE"}},
@@ -120,3 +122,17 @@ def test_a_stratum_within_the_margin_or_without_a_bound_has_none(mean_drop: floa
     said = printed(made)
     assert "worst stratum" not in said
     assert "promoted" not in said
+
+
+@pytest.mark.parametrize(
+    ("rescored", "why"),
+    [
+        ({}, "policy strict 01234567 came after the run"),
+        ({"rescored": True}, "scored again after the run, by policy strict 01234567"),
+    ],
+)
+def test_what_was_decided_afterwards_says_so(rescored: dict[str, Any], why: str) -> None:
+    said = printed({**document("faq: too much"), "post_hoc": True, **rescored}, terminal=False)
+    line = f"POST HOC: {why}; it stands beside the run's own decision and moves no alias\n"
+    assert f"HOLD (exit status 3)\n{line}" in said
+    assert "POST HOC" not in printed(document("faq: too much"))

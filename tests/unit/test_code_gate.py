@@ -22,6 +22,7 @@ from kvquant_eval.io.golden import MANIFEST, pin
 from kvquant_eval.io.runfolder import RunFolder
 from kvquant_eval.io.sandbox import Isolation, Sandbox
 from kvquant_eval.pipeline import GateRun, gate, regate, rehearse
+from kvquant_eval.rescore import rescore
 from tests.fakes.gate import settings, treatments, write_golden
 from tests.fakes.kills import comparable
 
@@ -169,6 +170,28 @@ def test_without_strong_isolation_a_bound_is_left_out_and_the_decision_says_so(
     again = regate(RunFolder(run.folder.path), coding(folder, allowed=False))
     assert comparable(again.document) == comparable(run.document)
     assert not again.document["post_hoc"]
+
+
+def test_what_was_left_out_can_be_scored_afterwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where code may be executed by then; where not, the run's own decision is what comes out."""
+    with monkeypatch.context() as patch:
+        patch.setattr("kvquant_eval.evidence.find_isolation", lambda: WEAK)
+        run = gate(coding(folder, allowed=False))
+        assert rescore(run.folder, coding(folder, allowed=False))[1]
+        assert not (run.folder.path / "post_hoc").exists()
+        with pytest.raises(
+            DataError, match=r"^workloads\.coding\.scores\.code: strong isolation .* install bubblewrap"
+        ):
+            rescore(run.folder, coding(folder, ScoreRole.GATE, allowed=False))
+    before = (run.folder.path / "decision.json").read_bytes()
+    again, same = rescore(run.folder, coding(folder))
+    assert not same
+    assert again.document["post_hoc"]
+    assert scores(again)["code"]["n_turns"] == TURNS
+    assert 50 < scores(again)["code"]["baseline_mean"] < 100
+    assert (run.folder.path / "decision.json").read_bytes() == before
+    assert again.folder.answers.read()
+    assert not run.folder.answers.path.exists()
 
 
 @pytest.mark.usefixtures("weak")
