@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kvquant_eval import __version__
 from kvquant_eval.core import noise
 from kvquant_eval.core.arms import Arm, ArmRecord, differences
 from kvquant_eval.core.attest import refuse_impossible
@@ -60,8 +61,9 @@ class Ready:
     log: Path
 
 
-def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
+def gate(settings: Settings, resumed: RunFolder | None = None, command: Sequence[str] = ()) -> GateRun:
     """Replay every arm and decide. Raises DataError for bad input, before an engine starts wherever it can be known.
+    ``command`` asked for it (empty: no command did); a new run keeps it.
 
     It goes on with ``resumed``, or by itself with the last run when that one asked the same and was broken off. An
     error that leaves a run to go on with says how in a note.
@@ -72,7 +74,7 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
     _name_left_out(settings)
     with ExitStack() as lock:
         foreseen = _foresee(settings, ready)
-        run = _claim(settings, ready, resumed, lock, foreseen.power)
+        run = _claim(settings, ready, resumed, lock, foreseen.power, command)
         for line in said(foreseen, settings.policy):
             _log.info(line)
         try:
@@ -185,7 +187,9 @@ def _load(settings: Settings) -> GoldenSet:
     return restrict(golden, settings.folds, settings.policy.scores)
 
 
-def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack, power: Power) -> RunFolder:
+def _claim(
+    settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack, power: Power, command: Sequence[str]
+) -> RunFolder:
     """The folder to run in, locked: one to go on with, or a new one. Raises DataError where ``resumed`` is no run to go
     on with, or the ``power`` of a new one is too little.
     """
@@ -205,7 +209,7 @@ def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: Ex
                 _name_strangers(found, ready.plan)
                 return found
     refuse_hopeless(power, settings.policy)
-    pinned["power"] = as_data(power, settings.policy)
+    pinned |= {"power": as_data(power, settings.policy), **({"command": list(command)} if command else {})}
     run = new_run(Path(settings.runs_dir), f"{datetime.now(UTC):%Y%m%dT%H%M%S}{_ending(settings)}")
     lock.enter_context(run.locked())
     run.write_config({**settings.config, "pinned": pinned, "attested": "not yet read back"})
@@ -247,7 +251,7 @@ def _pinned(settings: Settings, ready: Ready) -> dict[str, Any]:
 
 def _changed(run: RunFolder, pinned: Mapping[str, Any], plan: ReplayPlan) -> str:
     """What is not as it was when the run was begun (empty: nothing)."""
-    then = {key: value for key, value in run.config()["pinned"].items() if key != "power"}
+    then = {key: value for key, value in run.config()["pinned"].items() if key not in ("power", "command")}
     if then == pinned:
         return ""
     for arm in plan.arms:
@@ -321,7 +325,9 @@ def _decide(
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "attempts": 1 + earlier_decisions(run.path, decided["identity_sha256"]),
     }
-    result = {**head, **decided}
+    command = from_data(list[str], pinned.get("command", []), f"{run.path / 'config.yaml'}: pinned.command")
+    made = {"kvquant_eval_version": __version__, "command": command, "plan_sha256": pinned.get("plan_sha256")}
+    result = {**head, **made, **decided}
     run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
     tables.write(run.path, judgement, decided["model"], prepared, diagnosis)
     report.write(run.path, result, judgement, golden, prepared)
