@@ -31,6 +31,7 @@ OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
     | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
     | {"noise.json", "scales.json", "checkpoint", "confirm", "lock", MARK, "report.md", "report.html", "junit.xml"}
+    | {"model-card.md"}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 
