@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kvquant_eval import __version__
 from kvquant_eval.core import noise
 from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.codec import DataError, from_data, nearest
@@ -32,7 +33,7 @@ from kvquant_eval.replay import ReplayPlan, plan_replay, plan_second, stored_arm
 _log = logging.getLogger(__name__)
 
 DECISION = "decision.json"
-HEAD = ("schema_version", "run_id", "created_at", "attempts")
+HEAD = ("schema_version", "kvquant_eval_version", "run_id", "created_at", "attempts")
 """What ``decision.json`` begins with: the folder's own, and not what was decided."""
 
 
@@ -120,7 +121,12 @@ def decide(
     judgement = judge(settings, prepared, golden.turns, records, answers, fresh)
     diagnosis = diagnose(judgement, fidelity.read(run, [record.arm for record in records], prepared.turns))
     power = None if post_hoc else pinned.get("power")
-    decided = document(judgement, settings, prepared, golden, post_hoc, diagnosis, power)
+    command = from_data(list[str], pinned.get("command", []), f"{run.path / 'config.yaml'}: pinned.command")
+    decided = {
+        "command": command,
+        "plan_sha256": pinned.get("plan_sha256"),
+        **document(judgement, settings, prepared, golden, post_hoc, diagnosis, power),
+    }
     return Decided(
         document=decided,
         settings=settings,
@@ -141,6 +147,7 @@ def write(decided: Decided, run: RunFolder, folder: Path) -> dict[str, Any]:
     kept = _head(folder, said)
     head = {
         "schema_version": SCHEMA_VERSION,
+        "kvquant_eval_version": kept.get("kvquant_eval_version") or __version__,
         "run_id": run.run_id,
         "created_at": kept.get("created_at") or datetime.now(UTC).isoformat(timespec="seconds"),
         "attempts": kept.get("attempts") or 1 + earlier_decisions(run.path, said["identity_sha256"]),

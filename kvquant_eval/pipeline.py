@@ -59,8 +59,9 @@ class Ready:
     log: Path
 
 
-def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
+def gate(settings: Settings, resumed: RunFolder | None = None, command: Sequence[str] = ()) -> GateRun:
     """Replay every arm and decide. Raises DataError for bad input, before an engine starts wherever it can be known.
+    ``command`` asked for it (empty: no command did); a new run keeps it.
 
     It goes on with ``resumed``, or by itself with the last run when that one asked the same and was broken off. An
     error that leaves a run to go on with says how in a note.
@@ -71,7 +72,7 @@ def gate(settings: Settings, resumed: RunFolder | None = None) -> GateRun:
     name_left_out(settings)
     with ExitStack() as lock:
         foreseen = _foresee(settings, ready)
-        run = _claim(settings, ready, resumed, lock, foreseen.power)
+        run = _claim(settings, ready, resumed, lock, foreseen.power, command)
         for line in said(foreseen, settings.policy):
             _log.info(line)
         try:
@@ -178,7 +179,9 @@ def make_ready(settings: Settings) -> Ready:
         raise
 
 
-def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack, power: Power) -> RunFolder:
+def _claim(
+    settings: Settings, ready: Ready, resumed: RunFolder | None, lock: ExitStack, power: Power, command: Sequence[str]
+) -> RunFolder:
     """The folder to run in, locked: one to go on with, or a new one. Raises DataError where ``resumed`` is no run to go
     on with, or the ``power`` of a new one is too little.
     """
@@ -198,7 +201,7 @@ def _claim(settings: Settings, ready: Ready, resumed: RunFolder | None, lock: Ex
                 name_strangers(found, ready.plan)
                 return found
     refuse_hopeless(power, settings.policy)
-    pinned["power"] = as_data(power, settings.policy)
+    pinned |= {"power": as_data(power, settings.policy), **({"command": list(command)} if command else {})}
     run = new_run(Path(settings.runs_dir), f"{datetime.now(UTC):%Y%m%dT%H%M%S}{_ending(settings)}")
     lock.enter_context(run.locked())
     run.write_config({**settings.config, "pinned": pinned, "attested": "not yet read back"})
@@ -240,7 +243,7 @@ def _pinned(settings: Settings, ready: Ready) -> dict[str, Any]:
 
 def _changed(run: RunFolder, pinned: Mapping[str, Any], plan: ReplayPlan) -> str:
     """What is not as it was when the run was begun (empty: nothing)."""
-    then = {key: value for key, value in run.config()["pinned"].items() if key != "power"}
+    then = {key: value for key, value in run.config()["pinned"].items() if key not in ("power", "command")}
     if then == pinned:
         return ""
     for arm in plan.arms:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -134,7 +135,7 @@ def _parse(arguments: list[str]) -> int:
         if options.cfg:
             sys.stdout.write(yaml.safe_dump(data, sort_keys=False))
             return 0
-        return _gate(data, options.overrides) if options.verb == "gate" else _other(options.verb, data)
+        return _gate(data, options) if options.verb == "gate" else _other(options.verb, data)
     return ARTIFACT_VERBS[options.verb].run(options)
 
 
@@ -150,22 +151,29 @@ def _other(verb: str, data: dict[str, Any]) -> int:
     return 0
 
 
-def _gate(data: dict[str, Any], overrides: Sequence[str]) -> int:
+def _gate(data: dict[str, Any], options: argparse.Namespace) -> int:
     resumed = None
     resume = value(str, data.get("resume", config.AUTO), "resume")
     if resume not in (config.AUTO, config.NEVER):
         resumed = RunFolder(Path(resume).resolve())
-        data = config.resumed(resumed.config(), data, overrides)
+        data = config.resumed(resumed.config(), data, options.overrides)
     settings = config.build(data)
     if settings.repair and resumed is None:
         search.refuse_hopeless(settings)
-    run = gate(settings, resumed)
+    run = gate(settings, resumed, _command(options))
     status = conclude(run)
     if settings.repair:
         held = [each["name"] for each in run.document["candidates"] if each["decision"] == Decision.HOLD]
         for name in held:
             _repair(data, name)
     return status
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """What was typed, to be kept and shown: without a run to go on with, and without passwords in addresses."""
+    given = [each for each in options.overrides if each.lstrip("+").split("=")[0] != "resume"]
+    searched = ["--config-dir", options.config_dir] if options.config_dir else []
+    return [re.sub("(://)[^/@]*@", r"\1***@", each) for each in ("kvquant-eval", "gate", *searched, *given)]
 
 
 def _repair(data: dict[str, Any], name: str) -> None:

@@ -97,17 +97,25 @@ def judge_baseline(arm: str, facts: EngineFacts) -> list[Finding]:
 def judge_pair(arm: str, baseline: EngineFacts, facts: EngineFacts, accepted: Iterable[str] = ()) -> list[Finding]:
     """Every difference between an arm and its baseline that is not the KV treatment."""
     accepted = set(accepted)
-    left, right = _identity(baseline), _identity(facts)
     return [
         Finding(
             where=arm,
-            what=f"{key} differs from the baseline: {left.get(key)!r} against {right.get(key)!r}"
+            what=f"{key} differs from the baseline: {left!r} against {right!r}"
             + (" (accepted)" if key in accepted else "; list it in gate.accept_differences if it is meant"),
             invalid=key not in accepted,
         )
+        for key, (left, right) in settings_that_differ(baseline, facts).items()
+    ]
+
+
+def settings_that_differ(baseline: EngineFacts, facts: EngineFacts) -> dict[str, tuple[Any, Any]]:
+    """What is not the KV treatment and not the same in both, by name: (the baseline's, the arm's), None for none."""
+    left, right = _identity(baseline), _identity(facts)
+    return {
+        key: (left.get(key), right.get(key))
         for key in sorted(left.keys() | right.keys())
         if left.get(key) != right.get(key)
-    ]
+    }
 
 
 def _coverage(arm: str, treatment: KVTreatment, layers: Sequence[LayerFacts]) -> list[Finding]:

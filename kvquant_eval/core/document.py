@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.arms import ArmRecord
-from kvquant_eval.core.attest import bytes_per_token, effective_dtype, layers_quantized, running_scales
+from kvquant_eval.core.attest import (
+    bytes_per_token,
+    effective_dtype,
+    layers_quantized,
+    running_scales,
+    settings_that_differ,
+)
 from kvquant_eval.core.attribution import as_data as attribution_data
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.diagnosis import Diagnosis
@@ -81,7 +87,7 @@ def document(
         },
         "attribution": attribution_data(diagnosis.attribution),
         **({"ranges": range_data(diagnosis.ranges)} if diagnosis.ranges else {}),
-        "arms": {n: _arm(r) for n, r in arms.items()},
+        "arms": {n: _arm(r, arms[r.arm.baseline]) for n, r in arms.items()},
     }
 
 
@@ -238,24 +244,29 @@ def _range(values: list[float]) -> list[float]:
 
 def _engine(base: ArmRecord, settings: Settings, prepared: Prepared) -> dict[str, Any]:
     facts = base.facts
-    backends = sorted({layer.attention for worker in facts.layers for layer in worker}) if facts else []
     return {
         "name": facts.engine if facts else settings.engine.engine,
         "version": facts.version if facts else prepared.versions.get("vllm"),
         "device": prepared.device,
-        "attention_backend": "+".join(backends),
+        "attention_backend": _backends(facts) if facts else "",
         "args": dict(settings.engine.args),
         "settings": dict(facts.settings) if facts else {},
         "versions": dict(prepared.versions),
     }
 
 
-def _arm(record: ArmRecord) -> dict[str, Any]:
+def _arm(record: ArmRecord, baseline: ArmRecord) -> dict[str, Any]:
+    """How an arm ran. ``attested`` is what its workers said, None where nothing was read back; ``differs`` what is not
+    its KV treatment and yet not as in its baseline: [the baseline's, its own] by name.
+    """
     counts = dict(record.counts)
     prompt, seconds = counts["prompt_tokens"], counts["seconds"]
     return {
         "role": str(record.arm.role),
+        "baseline": baseline.arm.name,
         **kv_names(record),
+        "attested": _attested(record),
+        "differs": _differs(record.facts, baseline.facts),
         **counts,
         "replays": len(record.replays),
         "prefix_cache_share": counts["cached_tokens"] / prompt if prompt else 0.0,
@@ -263,6 +274,38 @@ def _arm(record: ArmRecord) -> dict[str, Any]:
         "outcomes": _outcomes(record),
         "error": record.error.splitlines()[0] if record.error else "",
     }
+
+
+def _attested(record: ArmRecord) -> dict[str, Any] | None:
+    """``layers`` counts those with attention; capacity is in tokens, bytes are those of one worker."""
+    facts = record.facts
+    if facts is None:
+        return None
+    quantized, plain = layers_quantized(facts)
+    return {
+        "engine": facts.engine,
+        "version": facts.version,
+        "device": facts.device,
+        "model_dtype": facts.model_dtype,
+        "attention_backend": _backends(facts),
+        "workers": len(facts.layers),
+        "layers": len(quantized) + len(plain),
+        "layers_quantized": len(quantized),
+        "layers_skipped": plain if quantized else [],
+        "scales": _scales(record.arm.treatment, facts),
+        "bytes_per_token": bytes_per_token(facts),
+        "capacity_tokens": facts.capacity_tokens,
+    }
+
+
+def _backends(facts: EngineFacts) -> str:
+    return "+".join(sorted({layer.attention for worker in facts.layers for layer in worker}))
+
+
+def _differs(facts: EngineFacts | None, baseline: EngineFacts | None) -> dict[str, list[Any]]:
+    if facts is None or baseline is None:
+        return {}
+    return {key: list(sides) for key, sides in settings_that_differ(baseline, facts).items()}
 
 
 def _outcomes(record: ArmRecord) -> dict[str, int]:

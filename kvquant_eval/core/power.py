@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,16 @@ def refuse_hopeless(power: Power, policy: Policy) -> None:
 
 
 def as_data(power: Power, policy: Policy) -> dict[str, Any]:
-    """What a run keeps of it; ``allowed``: also where the chance is small."""
-    return {"chance": power.chance, "noise": power.source, "allowed": policy.allow_underpowered}
+    """What a run keeps of it; ``allowed``: also where the chance is small; ``run``: the one that measured the noise."""
+    return {
+        "chance": power.chance,
+        "held": power.held,
+        "noise": power.source,
+        "run": power.noise,
+        "allowed": policy.allow_underpowered,
+        "classes": {workload: asdict(each) for workload, each in power.classes.items()},
+        "advice": list(power.advice),
+    }
 
 
 def break_needs(margin: float, largest: float) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 
 
 def comparable(decision: Mapping[str, Any]) -> dict[str, Any]:
-    """``decision.json`` without ids, times and ``attempts``."""
-    kept = copy.deepcopy({k: v for k, v in decision.items() if k not in ("run_id", "created_at", "attempts")})
+    """``decision.json`` without ids, times, ``attempts`` and the command, which names folders."""
+    own = ("run_id", "created_at", "attempts", "command")
+    kept = copy.deepcopy({k: v for k, v in decision.items() if k not in own})
     for arm in kept["arms"].values():
         del arm["seconds"], arm["decoded_tokens_per_s"]
     return kept

@@ -53,7 +53,9 @@ def test_the_noise_of_the_controls_is_kept(run: GateRun) -> None:
 
 
 def test_the_decision_says_what_was_foreseen(run: GateRun) -> None:
-    assert run.document["power"] == {"chance": 1.0, "noise": "assumed", "allowed": False}
+    seen = run.document["power"]
+    assert (seen["chance"], seen["noise"], seen["allowed"], seen["run"]) == (1.0, "assumed", False, "")
+    assert {name: each["n_conversations"] for name, each in seen["classes"].items()} == {"math_chain": 10, "faq": 10}
 
 
 def test_the_next_gate_plans_with_what_was_measured(folder: Path, run: GateRun) -> None:
@@ -123,4 +125,6 @@ def test_a_policy_that_could_hardly_promote_starts_nothing(tmp_path: Path, monke
     monkeypatch.setattr(report, "write", lambda *_: None)
     allowed = gate(settings(tmp_path, treatments("good"), policy=replace(strict, allow_underpowered=True)))
     assert allowed.document["decision"] == "INCONCLUSIVE"
-    assert allowed.document["power"] == {"chance": 0.0, "noise": "assumed", "allowed": True}
+    seen = allowed.document["power"]
+    assert (seen["chance"], seen["noise"], seen["allowed"]) == (0.0, "assumed", True)
+    assert "at least 149 are needed" in seen["advice"][0]

@@ -1,27 +1,40 @@
-"""What a person signs and CI reads: ``report.md``, ``report.html`` and ``junit.xml`` of one decided run."""
+"""What a person signs and CI reads: ``report.md``, ``report.html`` and ``junit.xml`` of one decided run; and the part
+of a model card that says what was promoted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, Prepared
-from kvquant_eval.io.report import html, junit, markdown
+from kvquant_eval.io.report import html, junit, markdown, model_card
 from kvquant_eval.io.report.view import build
 
 __all__ = ["write"]
 
 
 def write(
-    folder: Path, document: Mapping[str, Any], judgement: Judgement, golden: GoldenSet, prepared: Prepared
+    folder: Path,
+    document: Mapping[str, Any],
+    judgement: Judgement,
+    golden: GoldenSet,
+    prepared: Prepared,
+    signatures: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write the three files into the run's folder. ``document`` is ``core.document.document``'s, with id and time."""
-    report = build(document, judgement, golden, prepared)
+    """Write the files into the run's folder. ``document`` is ``core.document.document``'s, with id and time;
+    ``signatures`` are those of ``signoff.json``. A model card that nothing is promoted by any more is removed.
+    """
+    report = build(document, judgement, golden, prepared, signatures)
     for name, text in (
         ("report.md", markdown.render(report)),
         ("report.html", html.render(report)),
         ("junit.xml", junit.render(document)),
+        (model_card.NAME, model_card.render(document)),
     ):
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        if text:
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        else:
+            (folder / name).unlink(missing_ok=True)

@@ -9,6 +9,8 @@ from kvquant_eval.core.text import safe
 
 T = TypeVar("T")
 DROP = "drop, points"
+DIFFERS = "≠ "
+"""Marks what is not as it should be, for those who see no colours."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,53 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """``align`` has a letter a column: l name, w text that wraps, r number, q quoted model output, v verdict."""
+    """``align`` has a letter a column: l name, w text that wraps, r number, q quoted model output, v verdict, m text
+    that is marked where it begins with ``DIFFERS``. With ``stacks`` a narrow screen shows each row as a block of its
+    own.
+    """
 
     columns: tuple[str, ...]
     align: str
     rows: tuple[tuple[str, ...], ...]
+    stacks: bool = False
     kind: Literal["table"] = "table"
+
+
+@dataclass(frozen=True)
+class Card:
+    """One candidate's decision as a person signs it.
+
+    ``name`` is the candidate's; ``model`` is id and revision, ``kv`` the KV dtype beside it; ``why`` one sentence;
+    ``marks`` what sets the decision apart from a usual one; ``classes`` (class, verdict); ``signed`` who signed;
+    ``overrides`` reasons to serve against the decision; ``facts`` (name, value).
+    """
+
+    decision: str
+    name: str
+    model: str
+    kv: str
+    why: str
+    marks: tuple[str, ...]
+    classes: tuple[tuple[str, str], ...]
+    signed: tuple[str, ...]
+    overrides: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Decisions side by side."""
+
+    rows: tuple[Card, ...]
+    kind: Literal["cards"] = "cards"
+
+
+@dataclass(frozen=True)
+class Code:
+    """A command or flags to copy, exactly as they stand."""
+
+    text: str
+    kind: Literal["code"] = "code"
 
 
 @dataclass(frozen=True)
@@ -82,16 +125,19 @@ class Figure:
     kind: Literal["figure"] = "figure"
 
 
-Block = Verdicts | Facts | Table | Items | Texts | Figure
+Block = Verdicts | Cards | Facts | Table | Items | Code | Texts | Figure
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading of ``level`` 2 or 3 and what stands under it."""
+    """A heading of ``level`` 2 or 3 and what stands under it. ``label`` is its title in a list of sections, where that
+    can be shorter (empty: it cannot).
+    """
 
     level: int
     title: str
     blocks: tuple[Block, ...]
+    label: str = ""
 
 
 @dataclass(frozen=True)

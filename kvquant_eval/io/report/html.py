@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvquant_eval.core.records import Decision, Verdict
-from kvquant_eval.io.report.blocks import Report
+from kvquant_eval.io.report.blocks import DIFFERS, Report
+
+SHAPES: Mapping[str, str] = {
+    Decision.PROMOTE: "yes",
+    Decision.HOLD: "no",
+    Decision.INCONCLUSIVE: "open",
+    Decision.INVALID: "void",
+    Verdict.PASS: "yes",
+    Verdict.FAIL: "no",
+}
+"""The shape beside each word, for those who see no colours."""
 
 
 def render(report: Report) -> str:
@@ -23,5 +34,5 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("report.html.jinja")
-    words = {str(word) for kind in (Decision, Verdict) for word in kind}
-    return template.render(report=report, words=words, draw=lambda panel, caption: Markup(draw(panel, caption)))  # noqa: S704
+    words = {"shapes": SHAPES, "differs": DIFFERS}
+    return template.render(report=report, **words, draw=lambda panel, caption: Markup(draw(panel, caption)))  # noqa: S704

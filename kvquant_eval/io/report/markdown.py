@@ -6,7 +6,20 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from kvquant_eval.io.report.blocks import Block, Facts, Figure, Items, Report, Section, Table, Texts, Verdicts
+from kvquant_eval.io.report.blocks import (
+    Block,
+    Card,
+    Cards,
+    Code,
+    Facts,
+    Figure,
+    Items,
+    Report,
+    Section,
+    Table,
+    Texts,
+    Verdicts,
+)
 from kvquant_eval.io.report.names import NONE
 
 _SYNTAX = re.compile(
@@ -58,6 +71,10 @@ def _block(block: Block) -> Iterator[str]:
     match block:
         case Verdicts(rows):
             yield "\n".join(f"- **{decision}** {escape(name)}: {escape(why)}" for name, decision, why in rows)
+        case Cards(rows):
+            yield "\n".join(line for card in rows for line in _card(card))
+        case Code(text):
+            yield fence(text)
         case Facts(rows):
             yield "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in rows)
         case Items(rows) if rows:
@@ -70,6 +87,15 @@ def _block(block: Block) -> Iterator[str]:
                 yield fence(text)
         case Figure(caption):
             yield f"Plot, drawn in report.html: {escape(caption)}"
+
+
+def _card(card: Card) -> Iterator[str]:
+    yield f"- **{card.decision}** {escape(f'{card.model} {card.kv}')}: {escape(card.why)}"
+    for name, value in (*(("OVERRIDE", reason) for reason in card.overrides), *card.facts):
+        yield f"  - {escape(name)}: {escape(value)}"
+    classes = ", ".join(f"{name} {verdict}" for name, verdict in card.classes)
+    for line in (*([classes] if classes else []), *card.marks, *card.signed):
+        yield f"  - {escape(line)}"
 
 
 def _row(cells: Sequence[str], align: str) -> str:

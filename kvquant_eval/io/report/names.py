@@ -14,8 +14,12 @@ ID_CHARS = 200
 
 def identity(model: Mapping[str, Any], kv: Mapping[str, Any]) -> str:
     """Model id and revision with the KV dtype: requested, effective, native or reference."""
-    revision = f"@{head(model['revision'], ID_CHARS)}" if model["revision"] else ""
-    return f"{model_name(model)}{revision} {kv_name(kv)}"
+    return f"{model_at(model)} {kv_name(kv)}"
+
+
+def model_at(model: Mapping[str, Any]) -> str:
+    """The model's id and revision."""
+    return model_name(model) + (f"@{head(model['revision'], ID_CHARS)}" if model["revision"] else "")
 
 
 def model_name(model: Mapping[str, Any]) -> str:
@@ -44,6 +48,27 @@ def number(value: float | None, form: str) -> str:
 def interval(low: float | None, high: float | None) -> str:
     """Bounds in points, a dash where there are none."""
     return NONE if low is None or high is None else f"[{number(low, '.2f')}, {number(high, '.2f')}]"
+
+
+def moment(iso: str) -> str:
+    """A time in UTC to the minute, out of ISO 8601."""
+    return f"{iso[:16].replace('T', ' ')} UTC"
+
+
+def short(sha256: str) -> str:
+    """Enough of a hash to tell it from others by eye."""
+    return f"{sha256[:12]}…"
+
+
+def layers(indices: Sequence[int]) -> str:
+    """Layer indices, runs of them as ``0 to 24``."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs) or "none"
 
 
 def why(reasons: list[str]) -> str:

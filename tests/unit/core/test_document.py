@@ -247,3 +247,41 @@ def test_strata_pooled_direction_and_cautions_of_every_arm(written: Any) -> None
     assert [part["name"] for part in score["strata"][:2]] == ["turn index 0", "turn index 1"]
     assert score["worst_stratum"] in score["strata"]
     assert hit["pooled"]["worse"] >= 10
+
+
+def test_every_arm_says_what_its_workers_said(written: Any) -> None:
+    found = written()
+    good, ref = found["arms"]["good"]["attested"], found["arms"]["ref"]["attested"]
+    kv = found["candidates"][0]["kv"]
+    assert {key: good[key] for key in ("bytes_per_token", "capacity_tokens", "layers_quantized", "scales")} == {
+        key: kv[key] for key in ("bytes_per_token", "capacity_tokens", "layers_quantized", "scales")
+    }
+    assert good["attention_backend"] == found["engine"]["attention_backend"] != ""
+    assert (good["layers"], ref["layers_quantized"], found["arms"]["baseline"]["attested"]["layers_quantized"]) == (
+        4,
+        4,
+        0,
+    )
+    assert {name: arm["baseline"] for name, arm in found["arms"].items()} == dict.fromkeys(found["arms"], "baseline")
+    assert all(arm["differs"] == {} for arm in found["arms"].values())
+
+
+def test_settings_that_differ_from_the_baseline_are_named_with_both_values(
+    written: Any, records: list[ArmRecord]
+) -> None:
+    facts = next(r.facts for r in records if r.arm.name == "good")
+    assert facts is not None
+    worker = tuple(replace(layer, backend="OTHER") for layer in facts.layers[0])
+    other = replace(facts, layers=(worker,), settings={**facts.settings, "max_num_seqs": 7}, capacity_tokens=5)
+    found = written(good={"facts": other})
+    differs = found["arms"]["good"]["differs"]
+    assert set(differs) == {"attention_backend", "max_num_seqs"}
+    assert differs["attention_backend"] == [[found["engine"]["attention_backend"]], ["OTHER"]]
+    assert differs["max_num_seqs"][1] == 7
+    assert found["arms"]["good"]["attested"]["attention_backend"] == "OTHER"
+    assert {finding["what"].split(" ")[0] for finding in found["candidates"][0]["findings"]} >= set(differs)
+
+
+def test_an_arm_of_which_nothing_was_read_back(written: Any) -> None:
+    arm = written(good={"facts": None, "error": "died"})["arms"]["good"]
+    assert (arm["attested"], arm["differs"]) == (None, {})

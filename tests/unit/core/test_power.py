@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.draws import Averaged, Flips, Jitter, Replayed, Source
@@ -149,7 +152,17 @@ def test_a_hopeless_policy_is_refused_unless_it_is_allowed() -> None:
     )
     allowed = policy(allow_underpowered=True)
     refuse_hopeless(few, allowed)
-    assert as_data(few, allowed) == {"chance": 0.0, "noise": "assumed", "allowed": True}
+    kept = as_data(few, allowed)
+    assert kept == {
+        "chance": 0.0,
+        "held": few.held,
+        "noise": "assumed",
+        "run": "",
+        "allowed": True,
+        "classes": {"math": asdict(few.classes["math"])},
+        "advice": list(few.advice),
+    }
+    assert json.loads(json.dumps(kept)) == yaml.safe_load(yaml.safe_dump(kept)) == kept
 
 
 def test_what_keeps_even_an_unmoved_candidate_from_passing_is_said() -> None:

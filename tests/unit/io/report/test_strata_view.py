@@ -122,13 +122,14 @@ def test_tiers_limits_and_ranking_are_in_the_pages(case: MakeCase, tmp_path: Pat
     assert made.document["ranking"] == [{"name": "fp8_e4m3", "bytes_per_token": 64.0}]
     page = made.write(tmp_path)["report.md"]
     assert "| faq (supporting) | PASS |" in page
-    assert "- **PASS** faq (supporting): 40 turns" in page
+    assert "- **PASS** faq (supporting): gl_reply: mean drop" in page
+    assert "- faq (supporting): 40 turns, 40 with headroom, 0 missing" in page
     assert "promoted, the fewest bytes a token first: fp8_e4m3 64" in page
     for limit in (
-        "hold level: 0.01",
-        "largest break: 0.0",
-        f"confirm epochs: {made.document['policy']['confirm_epochs']}",
-        "critical turns: none",
+        "chance to hold a candidate that loses nothing, all reasons together: 0.01",
+        "points that an unseen conversation may lose: 0",
+        f"fresh epochs of flags of sampled replies: {made.document['policy']['confirm_epochs']}",
+        "turns that may never drop: none",
         "rule: ",
     ):
         assert f"- {limit}" in page
