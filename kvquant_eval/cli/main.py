@@ -121,7 +121,7 @@ def _status(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("kvquant-eval", usage=USAGE, add_help=True)
     parser.add_argument("--version", action="version", version=__version__)
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb", required=True, prog="kvquant-eval")
     for verb, about in VERBS.items():
         composed = verbs.add_parser(verb, help=about)
         composed.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
@@ -129,7 +129,11 @@ def _parse(arguments: list[str]) -> int:
         composed.add_argument("overrides", nargs="*", metavar="key=value")
     for verb, module in ARTIFACT_VERBS.items():
         module.arguments(verbs.add_parser(verb, help=module.ABOUT))
-    options = parser.parse_args(arguments)
+    options, more = parser.parse_known_args(arguments)
+    if more and ("overrides" not in options or any(each.startswith("-") for each in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:  # argparse takes no second row of positional arguments, behind an option
+        options.overrides += more
     if options.verb in VERBS:
         data = config.compose(options.overrides, options.config_dir)
         if options.cfg:

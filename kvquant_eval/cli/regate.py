@@ -32,7 +32,7 @@ def folder(parser: argparse.ArgumentParser) -> None:
 def overrides(parser: argparse.ArgumentParser) -> None:
     """What is said otherwise than in the run."""
     parser.add_argument("--config-dir", help="a folder with configuration of your own, searched first")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -24,27 +24,27 @@ class AnswerFile:
 
     def read(self) -> dict[str, Json]:
         """Every answer by the key of its question; a line that is cut or damaged is passed over."""
+        return {key: answer for key, answer, _ in self._sound()}
+
+    def settle(self, into: Path) -> None:
+        """Write the lines that count to another file, in the order of their keys: equal answers give equal bytes. Where
+        there is none, no file is made.
+        """
+        lines = {key: line for key, _, line in self._sound()}
+        if lines:
+            into.write_text("".join(f"{line.rstrip()}\n" for _, line in sorted(lines.items())), encoding="utf-8")
+
+    def _sound(self) -> Iterator[tuple[str, Json, str]]:
+        """Key, answer and line, of the lines that have both."""
         if not self.path.exists():
-            return {}
-        answers: dict[str, Json] = {}
+            return
         with self.path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
                     entry: Any = json.loads(line)
-                    answers[str(entry["key"])] = entry["answer"]
+                    yield str(entry["key"]), entry["answer"], line
                 except (ValueError, KeyError, TypeError):
                     continue
-        return answers
-
-    def settle(self, into: Path) -> None:
-        """Write the lines that count to another file, in the order of their keys: equal answers give equal bytes."""
-        lines: dict[str, bytes] = {}
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            for line in file:
-                with suppress(ValueError, KeyError, TypeError):
-                    lines[str(json.loads(line)["key"])] = line
-        if lines:
-            into.write_bytes(b"".join(line.rstrip() + b"\n" for _, line in sorted(lines.items())))
 
     def add(self, question: Question, answer: Json) -> None:
         """Append an answer and wait until it is on disk; from any thread."""

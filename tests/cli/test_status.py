@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from kvquant_eval.cli.config import compose
 from kvquant_eval.cli.main import main
 
 
@@ -55,6 +57,24 @@ def test_a_process_says_one_line_and_ends_with_status_2(tmp_path: Path) -> None:
     done = run("gate", "kv=[]", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("verb", [["gate", "kv=[fp8_e4m3]"], ["regate", "{run}"]])
+def test_an_option_may_stand_between_overrides(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**compose([]), "pinned": {}}))
+    given = [item.format(run=tmp_path) for item in verb]
+    assert main([*given, "--config-dir", "/nowhere", "gate=strict"]) == 2
+    assert capsys.readouterr().err == "kvquant-eval: --config-dir: a folder, got '/nowhere'; correct the path\n"
+
+
+@pytest.mark.parametrize("arguments", [["relog", "run", "gate=strict"], ["regate", "run", "gate=strict", "--engine"]])
+def test_what_a_verb_does_not_know_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.endswith(f"kvquant-eval: error: unrecognized arguments: {arguments[-1]}\n")
 
 
 def test_unknown_verb_is_status_2(tmp_path: Path) -> None:

@@ -74,3 +74,23 @@ def test_threads_write_whole_lines(file: AnswerFile) -> None:
         list(pool.map(lambda n: file.add(question(n), "x" * 5000), range(50)))
     assert file.read() == {question(n).key: "x" * 5000 for n in range(50)}
     assert len(file.path.read_text().splitlines()) == 50
+
+
+def test_what_counts_is_settled_in_the_order_of_keys(file: AnswerFile, tmp_path: Path) -> None:
+    """Whatever order the answers came in, and whatever else stands between them."""
+    file.settle(tmp_path / "none.jsonl")
+    assert not (tmp_path / "none.jsonl").exists()
+    other = AnswerFile(tmp_path / "other.jsonl")
+    for n in (3, 1, 2):
+        file.add(question(n), {"error": "down"})
+        other.add(question(n), n)
+    for n in (2, 1, 3):
+        file.add(question(n), n)
+    with file.path.open("a") as damaged:
+        damaged.write(f'{{"key": "{question(1).key}"}}\n{{"key": "x", "ans')
+    file.settle(tmp_path / "a.jsonl")
+    other.settle(tmp_path / "b.jsonl")
+    lines = (tmp_path / "a.jsonl").read_bytes()
+    assert lines == (tmp_path / "b.jsonl").read_bytes()
+    assert AnswerFile(tmp_path / "a.jsonl").read() == {question(n).key: n for n in (1, 2, 3)}
+    assert [json.loads(line)["key"] for line in lines.splitlines()] == sorted(question(n).key for n in (1, 2, 3))
