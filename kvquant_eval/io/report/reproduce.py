@@ -26,6 +26,8 @@ def _commands(command: Sequence[str]) -> Iterator[Block]:
     if command:
         yield Items(("ask the same question again, with new engines and nothing reused:",))
         yield Code(_folded([*command, "resume=never"]))
+        if any("://***@" in word for word in command):
+            yield Items(("*** stands for a user and a password, which are not kept",))
     else:
         told = "this run was not begun by a command that it kept"
         yield Items((f"to run it again: {told}; config.yaml in its folder is the whole configuration",))

@@ -166,6 +166,15 @@ def test_the_command_that_asks_again(case: MakeCase) -> None:
     assert facts["versions"] == "kvquant_eval 0.1.0, vllm 0.32.0"
 
 
+def test_a_command_without_its_password_says_so(case: MakeCase) -> None:
+    document = case().document
+    said = [
+        sentences(reproduce_section({**document, "command": ["gate", f"uri=http://{user}host"]}))
+        for user in ("***@", "")
+    ]
+    assert ["not kept" in " ".join(each) for each in said] == [True, False]
+
+
 def test_a_run_that_kept_no_command_says_so(case: MakeCase) -> None:
     found = reproduce_section(case().document)
     assert codes(found) == ["kvquant-eval regate ."]
