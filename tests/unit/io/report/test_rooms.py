@@ -166,6 +166,12 @@ def test_the_command_that_asks_again(case: MakeCase) -> None:
     assert facts["versions"] == "kvquant_eval 0.1.0, vllm 0.32.0"
 
 
+def test_what_was_decided_afterwards_goes_back_to_its_run(case: MakeCase) -> None:
+    found = reproduce_section({**case().document, "post_hoc": True})
+    assert codes(found) == ["kvquant-eval regate ../.."]
+    assert sentences(found)[0].startswith("this was decided after the run")
+
+
 def test_a_command_without_its_password_says_so(case: MakeCase) -> None:
     document = case().document
     said = [
