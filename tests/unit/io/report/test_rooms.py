@@ -140,7 +140,9 @@ def test_power_of_runs_that_kept_less() -> None:
     assert sentences(power_section({"chance": 1.0, "noise": "assumed"})) == (
         "a candidate that loses nothing is promoted with a chance of 100% (noise assumed)",
     )
-    assert sentences(power_section(None)) == ("this run kept nothing of what was foreseen",)
+    assert sentences(power_section(None)) == (
+        "nothing was foreseen: it was decided afterwards, or by a run from before that was kept",
+    )
 
 
 def test_policy_in_words(case: MakeCase) -> None:
