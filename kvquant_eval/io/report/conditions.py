@@ -35,7 +35,11 @@ EMPTY = {"require": "all"}
 def power_section(power: Data | None) -> Section:
     """What could be seen before the first token. Runs begun before all of it was kept have less."""
     if power is None:
-        return Section(2, "Power", (Items(("this run kept nothing of what was foreseen",)),))
+        return Section(
+            2,
+            "Power",
+            (Items(("nothing was foreseen: it was decided afterwards, or by a run from before that was kept",)),),
+        )
     source = f"noise measured in run {power['run']}" if power.get("run") else f"noise {power['noise']}"
     chance = f"a candidate that loses nothing is promoted with a chance of {power['chance']:.0%}"
     held = f", and held with one of {power['held']:.1%}" if "held" in power else ""

@@ -103,7 +103,7 @@ def _section(document: Data, candidate: Data) -> Section:
     turns = f"{golden['n_turns']} golden turns ({golden['name']} {golden['version']})"
     gated = f"{turns} were replayed with {baseline_name(against)} and with this KV cache, under policy"
     said = (
-        f"{gated} {document['policy']['name']}: {candidate['decision']}, {sentence(candidate, document['policy'])}",
+        f"{gated} {document['policy']['name']}: {candidate['decision']}. {sentence(candidate, document['policy'])}",
         f"void as soon as one of these changes: {voids(terms(document, candidate))}",
     )
     columns = ("class", "verdict", "score", "n", baseline_name(against), "candidate", "drop", "bounds", "recovery")

@@ -12,20 +12,35 @@ from kvquant_eval.io.report.names import NONE
 Data = Mapping[str, Any]
 LINE_CHARS = 88
 """Of a command in one line; a shell reads on behind a backslash."""
-AGAIN = "kvquant-eval regate ."
+REGATE = "kvquant-eval regate"
+RUN_OF_POST_HOC = "../.."
+"""From the folder of a decision that was made afterwards (``RunFolder.post_hoc``) to that of its run."""
 
 
 def reproduce_section(document: Data) -> Section:
     """Commands, then everything that must be the same for them to give the same."""
-    return Section(2, "Reproduce", (*_commands(document.get("command", ())), Facts(tuple(_facts(document)))))
+    blocks = (*_stored(document["post_hoc"]), *_anew(document.get("command", ())), Facts(tuple(_facts(document))))
+    return Section(2, "Reproduce", blocks)
 
 
-def _commands(command: Sequence[str]) -> Iterator[Block]:
-    yield Items(("decide again from the stored replays, without an engine, in the folder of this report:",))
-    yield Code(AGAIN)
+def _stored(post_hoc: bool) -> Iterator[Block]:
+    if post_hoc:
+        yield Items((
+            "this was decided after the run, otherwise than it asked; config.yaml beside this report says how",
+            "decide by the run's own policy and scores, without an engine, in the folder of this report:",
+        ))  # fmt: skip
+        yield Code(f"{REGATE} {RUN_OF_POST_HOC}")
+    else:
+        yield Items(("decide again from the stored replays, without an engine, in the folder of this report:",))
+        yield Code(f"{REGATE} .")
+
+
+def _anew(command: Sequence[str]) -> Iterator[Block]:
     if command:
-        yield Items(("ask the same question again, with new engines and nothing reused:",))
+        yield Items(("ask the question of the run again, with new engines and nothing reused:",))
         yield Code(_folded([*command, "resume=never"]))
+        if any("://***@" in word for word in command):
+            yield Items(("*** stands for a user and a password, which are not kept",))
     else:
         told = "this run was not begun by a command that it kept"
         yield Items((f"to run it again: {told}; config.yaml in its folder is the whole configuration",))

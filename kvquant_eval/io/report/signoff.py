@@ -15,10 +15,12 @@ Data = Mapping[str, Any]
 BARS = {
     "self_test": "self-test: it stores K and V as the baseline does",
     "post_hoc": "post hoc: the policy is not the one hashed before the run",
+    "rescored": "post hoc: the replies were scored again after the run",
     "reference": "reference: it shows the numerics; nothing is stored in this format, and nothing is saved",
     "part_of_the_golden_set": "a part of the golden set only",
 }
-"""What keeps a decision from being served by (``core.signoff.barred``), in words."""
+"""What keeps a decision from being served by (``core.signoff.barred``), in words; ``rescored`` is one of
+``post_hoc``."""
 
 
 def signoff_section(document: Data, signatures: Sequence[Data]) -> Section:
@@ -82,7 +84,7 @@ def _stored(kv: Data) -> str:
 def _marks(document: Data, candidate: Data) -> Iterator[str]:
     """Everything that sets this decision apart; the first of those that bar it decides what MLflow calls it."""
     if bar := barred(document, candidate):
-        yield f"{BARS[bar]}; it moves no alias"
+        yield f"{BARS['rescored' if bar == 'post_hoc' and document.get('rescored') else bar]}; it moves no alias"
     power = document.get("power")
     if power and power["chance"] < LEAST:
         yield f"underpowered: a lossless candidate would be promoted with a chance of {power['chance']:.0%}"

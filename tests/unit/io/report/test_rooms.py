@@ -140,7 +140,9 @@ def test_power_of_runs_that_kept_less() -> None:
     assert sentences(power_section({"chance": 1.0, "noise": "assumed"})) == (
         "a candidate that loses nothing is promoted with a chance of 100% (noise assumed)",
     )
-    assert sentences(power_section(None)) == ("this run kept nothing of what was foreseen",)
+    assert sentences(power_section(None)) == (
+        "nothing was foreseen: it was decided afterwards, or by a run from before that was kept",
+    )
 
 
 def test_policy_in_words(case: MakeCase) -> None:
@@ -164,6 +166,21 @@ def test_the_command_that_asks_again(case: MakeCase) -> None:
     (facts,) = [dict(block.rows) for block in reproduce_section(document).blocks if isinstance(block, Facts)]
     assert (facts["plan sha256"], facts["golden set sha256"]) == ("cd" * 32, "ab" * 32)
     assert facts["versions"] == "kvquant_eval 0.1.0, vllm 0.32.0"
+
+
+def test_what_was_decided_afterwards_goes_back_to_its_run(case: MakeCase) -> None:
+    found = reproduce_section({**case().document, "post_hoc": True})
+    assert codes(found) == ["kvquant-eval regate ../.."]
+    assert sentences(found)[0].startswith("this was decided after the run")
+
+
+def test_a_command_without_its_password_says_so(case: MakeCase) -> None:
+    document = case().document
+    said = [
+        sentences(reproduce_section({**document, "command": ["gate", f"uri=http://{user}host"]}))
+        for user in ("***@", "")
+    ]
+    assert ["not kept" in " ".join(each) for each in said] == [True, False]
 
 
 def test_a_run_that_kept_no_command_says_so(case: MakeCase) -> None:

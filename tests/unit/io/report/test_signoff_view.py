@@ -125,6 +125,10 @@ def test_a_card_names_everything_that_makes_it_void(case: MakeCase) -> None:
     ("change", "mark"),
     [
         ({"post_hoc": True}, "post hoc: the policy is not the one hashed before the run; it moves no alias"),
+        (
+            {"post_hoc": True, "rescored": True},
+            "post hoc: the replies were scored again after the run; it moves no alias",
+        ),
         ({"power": {"chance": 0.31}}, "underpowered: a lossless candidate would be promoted with a chance of 31%"),
         ({"golden": {"folds": [0, 2]}}, "a part of the golden set only; it moves no alias"),
     ],
