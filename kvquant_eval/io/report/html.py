@@ -9,12 +9,11 @@ from markupsafe import Markup
 
 from kvquant_eval.core.records import Decision, Verdict
 from kvquant_eval.io.report.blocks import Report
+from kvquant_eval.io.report.svg import draw
 
 
 def render(report: Report) -> str:
     """The page; equal reports give equal bytes."""
-    from kvquant_eval.io.report.svg import draw  # matplotlib takes a second to import
-
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

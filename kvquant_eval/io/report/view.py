@@ -39,7 +39,7 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
     names = [identity(document["model"], candidate["kv"]) for candidate in document["candidates"]]
     sections = [_signoff(document, names)]
     for name, candidate in zip(names, document["candidates"], strict=True):
-        sections += _candidate(name, candidate, document, judgement)
+        sections += _candidate(name, candidate, document, judgement, prepared)
         against = baseline_name(document["model"]["kv"][candidate["baseline"]])
         sections += compounding_sections(candidate, name, against, document)
     sections += [_controls(document), degenerate_section(document), *fidelity_sections(document)]
@@ -48,7 +48,7 @@ def build(document: Data, judgement: Judgement, golden: GoldenSet, prepared: Pre
     sections += [_policy(document), _golden(document["golden"])]
     for name, candidate in zip(names, document["candidates"], strict=True):
         baseline = baseline_name(document["model"]["kv"][candidate["baseline"]])
-        sections += flagged_sections(candidate, name, baseline, judgement, golden, prepared)
+        sections += flagged_sections(candidate, name, baseline, judgement, golden, prepared, document["policy"])
     return clean(
         Report(
             title=f"{document['decision']}: {'; '.join(names)}",
@@ -85,14 +85,16 @@ def _marks(candidate: Data) -> str:
     return name + (", self-test: it stores K and V as the baseline does" if candidate["self_test"] else "")
 
 
-def _candidate(identified: str, candidate: Data, document: Data, judgement: Judgement) -> list[Section]:
+def _candidate(
+    identified: str, candidate: Data, document: Data, judgement: Judgement, prepared: Prepared
+) -> list[Section]:
     name, kv = candidate["name"], candidate["kv"]
     base = document["model"]["kv"][candidate["baseline"]]
     title = f"{candidate['decision']}: {identified}"
     against = f"candidate {name}, compared with arm {candidate['baseline']}: {kv_name(base)}"
     blocks: list[Block] = [Items((against,)), _scores(candidate["classes"], baseline_name(base))]
     blocks += [_classes(candidate["classes"]), Items(_noise(candidate["classes"]))]
-    plots = figures(candidate, identified, kv_name(base), judgement)
+    plots = figures(candidate, identified, kv_name(base), judgement, prepared)
     return [
         Section(2, title, tuple(blocks)),
         Section(3, f"{name}: reasons and findings", (Items(_said(candidate)),)),
