@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, Prepared
-from kvquant_eval.io.report import html, junit, markdown
+from kvquant_eval.io.report import html, junit, markdown, search
 from kvquant_eval.io.report.view import build
 
 __all__ = ["write"]
@@ -17,8 +18,11 @@ __all__ = ["write"]
 def write(
     folder: Path, document: Mapping[str, Any], judgement: Judgement, golden: GoldenSet, prepared: Prepared
 ) -> None:
-    """Write the three files into the run's folder. ``document`` is ``core.document.document``'s, with id and time."""
+    """Write the three files into the run's folder. ``document`` is ``core.document.document``'s, with id and time. What
+    a search found, whose gate this is, stands behind the rest.
+    """
     report = build(document, judgement, golden, prepared)
+    report = replace(report, sections=(*report.sections, *search.sections(folder, document["model"])))
     for name, text in (
         ("report.md", markdown.render(report)),
         ("report.html", html.render(report)),
