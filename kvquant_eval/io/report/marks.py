@@ -77,4 +77,4 @@ def _joined(words: list[str], first: int, steps: Sequence[tuple[int, int, bool]]
 
 
 def _on(text: str) -> str:
-    return f"{text[:AROUND_CHARS]} …" if len(text) > AROUND_CHARS else text or "(ends)"
+    return f"{text[:AROUND_CHARS]} …" if len(text) > AROUND_CHARS else text

@@ -188,7 +188,8 @@ def _parting(left: Replay | None, right: Replay | None, baseline: str) -> Iterat
     """Where the texts part, and how both go on; nothing where they do not."""
     found = parting(left.text, right.text) if left and right else None
     if found:
-        yield Table(("both begin", f"{baseline} goes on", "candidate goes on"), "qqq", (found,))
+        cells = tuple(text if text.strip() else "(nothing)" for text in found)
+        yield Table(("both begin", f"{baseline} goes on", "candidate goes on"), "qqq", (cells,))
 
 
 def _both(replies: tuple[Replay | None, Replay | None], baseline: str, what: str) -> Iterator[tuple[str, Pieces]]:
