@@ -28,7 +28,7 @@ OWN = ("run_id", "created_at", "attempts")
 
 
 class DriftingEngine(FakeEngine):
-    """Golden likelihood between 20 and 90 points by turn; candidates lose up to 20 of it, the placebo nearly nothing."""
+    """Golden likelihood of 20 to 90 points by turn; candidates lose up to 20 of it, the placebo nearly nothing."""
 
     def _logprobs(self, request: ReplayRequest, ids: Any) -> tuple[float, ...]:
         if request.measure is Measure.GENERATED:

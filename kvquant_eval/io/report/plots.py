@@ -49,7 +49,7 @@ def figures(candidate: Data, name: str, baseline: str, judgement: Judgement, pre
     return (
         Figure(f"Drop of every turn, sorted, in points. {against} {worse}", tuple(map(_sorted, classes))),
         Figure(
-            f"Drop against turn index, in points. {against} {worse} {TREND}",
+            f"Drop against turn index, in points; scores stand beside each other. {against} {worse} {TREND}",
             tuple(_along(each, Axis.TURN_INDEX, indices) for each in classes),
         ),
         Figure(

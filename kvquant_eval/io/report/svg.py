@@ -14,9 +14,10 @@ from kvquant_eval.core.text import head, one_line
 from kvquant_eval.io.report.blocks import DROP, Panel
 from kvquant_eval.io.report.scale import Scale
 
-WIDTH, HEIGHT = 360, 236
-LEFT, RIGHT, TOP, BOTTOM = 44, 352, 8, 194
+WIDTH, RIGHT, TOP, BOTTOM = 360, 346, 8, 194
 LABEL_CHARS = 40
+CHAR, SMALLER = 6.2, ' style="font-size:9px"'
+"""Width of a digit, and how numbers are written that stand close."""
 DASHES = 'stroke="var(--limit)" stroke-dasharray="5 3"'
 
 
@@ -51,7 +52,7 @@ def draw(panel: Panel, caption: str) -> str:
     legend = " ".join(f"<span>{sign} {escape(name)}</span>" for sign, name in plot.legend())
     return (
         f'<div class="panel"><p>{title} {legend}</p><svg xmlns="http://www.w3.org/2000/svg" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{parts}</svg></div>'
+        f'viewBox="0 0 {WIDTH} {plot.height}" role="img" aria-label="{label}">{parts}</svg></div>'
     )
 
 
@@ -70,14 +71,19 @@ class _Plot:
         y = [value for *_, values in panel.series for value in values] + [end[1] for end in ends]
         y += [height for _, height in panel.limits]
         if panel.paired:
-            both = [*x, *y]
-            return cls(panel, Scale.over(both, LEFT, RIGHT), Scale.over(both, BOTTOM, TOP))
-        if panel.threshold is not None:
-            y.append(panel.threshold)
-        y += [*(panel.band or ()), *(() if panel.log else (0.0,))]
-        whole = all(value.is_integer() for value in x)
-        across = Scale.over(x, LEFT, RIGHT, log=panel.log_x, whole=whole and not panel.log_x)
-        return cls(panel, across, Scale.over(y, BOTTOM, TOP, log=panel.log))
+            x = y = [*x, *y]
+        else:
+            y += [*(panel.band or ()), *(() if panel.threshold is None else (panel.threshold,))]
+            y += () if panel.log else (0.0,)
+        up = Scale.over(y, BOTTOM, TOP, log=panel.log)
+        left = 22 + CHAR * max(len(name) for _, name in up.ticks())
+        whole = not panel.log_x and not panel.paired and all(value.is_integer() for value in x)
+        return cls(panel, Scale.over(x, left, RIGHT, log=panel.log_x, whole=whole), up)
+
+    @property
+    def height(self) -> int:
+        """Below the axis stand numbers, of one or two lines, and what they are."""
+        return BOTTOM + (44 if self.panel.ticks else 34)
 
     @property
     def joined(self) -> bool:
@@ -86,24 +92,24 @@ class _Plot:
 
     def frame(self) -> Iterator[str]:
         """Band, grid, axes and their labels."""
-        panel = self.panel
+        panel, left = self.panel, _n(self.x.start)
         if panel.band:
             low, high = (self.y.at(value) for value in panel.band)
-            size = f'width="{RIGHT - LEFT}" height="{_n(max(low - high, 1))}"'
-            yield f'<rect x="{LEFT}" y="{_n(high)}" {size} fill="var(--band)" opacity=".25"/>'
-        yield f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="var(--soft)"/>'
+            size = f'width="{_n(RIGHT - self.x.start)}" height="{_n(max(low - high, 1))}"'
+            yield f'<rect x="{left}" y="{_n(high)}" {size} fill="var(--band)" opacity=".25"/>'
+        yield f'<path d="M{left} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="var(--soft)"/>'
         for value, name in self.y.ticks():
             at = _n(self.y.at(value))
-            yield f'<path d="M{LEFT} {at}H{RIGHT}" stroke="var(--rule)"/>'
-            yield _text(LEFT - 4, self.y.at(value) + 3.5, name, "end")
+            yield f'<path d="M{left} {at}H{RIGHT}" stroke="var(--rule)"/>'
+            yield _text(self.x.start - 4, self.y.at(value) + 3.5, name, "end")
         marked = [(float(i), name) for i, name in enumerate(panel.ticks)] if panel.ticks else self.x.ticks()
         for value, name in marked:
             yield f'<path d="M{_n(self.x.at(value))} {BOTTOM}v3" stroke="var(--soft)"/>'
             for row, line in enumerate(name.split("\n")):
-                yield _text(self.x.at(value), BOTTOM + 14 + 11 * row, line)
-        yield _text((LEFT + RIGHT) / 2, HEIGHT - 3, panel.x_label)
+                yield _text(self.x.at(value), BOTTOM + 14 + 10 * row, line, more=SMALLER if panel.ticks else "")
+        yield _text((self.x.start + RIGHT) / 2, self.height - 4, panel.x_label)
         middle = (TOP + BOTTOM) / 2
-        yield _text(10, middle, panel.y_label, turn=f' transform="rotate(-90 10 {_n(middle)})"')
+        yield _text(10, middle, panel.y_label, more=f' transform="rotate(-90 10 {_n(middle)})"')
 
     def limits(self) -> Iterator[str]:
         """Zero or the diagonal, the threshold, and named heights."""
@@ -119,7 +125,7 @@ class _Plot:
             yield self._line(*ends, DASHES)
         for name, height in panel.limits:
             yield self._line((self.x.low, height), (self.x.high, height), DASHES)
-            yield _text(LEFT + 4, self.y.at(height) - 3, _label(name), "start")
+            yield _text(self.x.start + 4, self.y.at(height) - 3, _label(name), "start")
 
     def series(self) -> Iterator[str]:
         """Marks, those over the threshold last; or lines with marks."""
@@ -181,8 +187,8 @@ def _path(places: Iterable[tuple[int, int]], shape: Shape) -> str:
     return "".join(parts)
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", turn: str = "") -> str:
-    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}"{turn}>{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
+    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def _label(name: str) -> str:

@@ -75,7 +75,7 @@ def flagged_sections(
     turns = {turn.turn_id: turn for turn in golden.turns}
     lengths = {turn.turn_id: len(turn.prompt_ids) for turn in prepared.turns}
     sides = _sides(candidate, judgement)
-    said = [f"{len(of)} turns drop over the threshold in {len(flags)} scores{_left_out(len(of))}", ORDER]
+    said = [f"{len(of):,} turns drop over the threshold in {len(flags):,} scores{_left_out(len(of))}", ORDER]
     listed = Table(LISTED, "lllrrrrl", tuple(_row(own, lengths, sides) for own in [*of.values()][:MOST_LISTED]))
     shown = [_turn(turns[turn_id], lengths.get(turn_id, 0), baseline, sides) for turn_id in [*of][:MOST_TURNS]]
     return [Section(2, title, (Items(tuple(said)), listed)), *shown]
