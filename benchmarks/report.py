@@ -1,8 +1,8 @@
 """The report of 200 and of 10,000 turns: seconds, bytes, and the same bytes when the run is decided again.
 
 ``python -m benchmarks.report [turns ...]`` (200 10000): a gate of two candidates on an engine that costs next to
-nothing, then ``regate``: seconds of ``report.write`` and of the whole, bytes of the files, and whether the report and
-the decision came out the same. Only what is a run's own may differ: id, times, attempts.
+nothing, then ``regate``: CPU seconds of ``report.write``, seconds of the whole, bytes of the files, and whether the
+report and the decision came out the same. Only what is a run's own may differ: id, times, attempts.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def measure(folder: Path, turns: int) -> str:
     write = report.write
 
     def timed(*arguments: Any) -> None:
-        began = time.monotonic()
+        began = time.process_time()
         write(*arguments)
-        spent.append(time.monotonic() - began)
+        spent.append(time.process_time() - began)
 
     report.write = timed  # type: ignore[assignment]
     try:
@@ -75,7 +75,7 @@ def measure(folder: Path, turns: int) -> str:
     sizes = ", ".join(f"{name} {len(data) / 2**20:.2f} MiB" for name, data in first.items())
     return (
         f"{turns:,} turns, {run.document['decision']}, {len(run.document['candidates'])} candidates: report in "
-        f"{spent[0]:.1f} s, regate in {seconds:.1f} s; {sizes}; regate: report "
+        f"{spent[0]:.1f} s of CPU, regate in {seconds:.1f} s; {sizes}; regate: report "
         f"{'byte-identical' if same else 'DIFFERS'}, decision {'identical' if decided[0] == decided[1] else 'DIFFERS'}"
     )
 

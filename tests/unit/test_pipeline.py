@@ -511,9 +511,6 @@ def test_a_decision_is_recomputed_byte_for_byte(folder: Path, copied: RunFolder,
     assert strip(after) == strip(before)
     for name in ("turns.parquet", "deltas.parquet", "fidelity.parquet"):
         pd.testing.assert_frame_equal(pd.read_parquet(copied.path / name), pd.read_parquet(few.folder.path / name))
-    then, now = (json.loads(text)["created_at"] for text in (before, after))
-    for name in ("report.md", "report.html", "junit.xml"):
-        assert (copied.path / name).read_text().replace(now, then) == (few.folder.path / name).read_text()
 
 
 def test_fidelity_is_written_for_every_arm_and_turn(few: GateRun) -> None:

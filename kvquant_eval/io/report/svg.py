@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 
 from kvquant_eval.core.text import head, one_line
@@ -19,6 +20,8 @@ LABEL_CHARS = 40
 CHAR, SMALLER = 6.2, ' style="font-size:9px"'
 """Width of a digit, and how numbers are written that stand close."""
 DASHES = 'stroke="var(--limit)" stroke-dasharray="5 3"'
+
+Places = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class _Plot:
                     corners = " ".join(f"{_n(self.x.at(a))} {_n(self.y.at(b))}" for a, b in zip(x, y, strict=True))
                     yield f'<path d="M{corners}" fill="none" stroke="{_colour(number)}" stroke-width="1.5"/>'
                 width, opacity = (5, 1) if self.joined else LARGE if large else SMALL
-                places = () if self.joined and large else self._places(number, large)
+                places = [] if self.joined and large else self.places[number][large]
                 if places:
                     shape = SHAPES[number % len(SHAPES)]
                     width -= {"●": 0, "■": 1}.get(shape.sign, 3)
@@ -151,7 +154,7 @@ class _Plot:
     def legend(self) -> Iterator[tuple[str, str]]:
         """(Sign, name) of what is drawn; where over a tenth of the marks fall together, how many are left."""
         for number, (name, x, _) in enumerate(self.panel.series):
-            shown = sum(len(self._places(number, large)) for large in (False, True))
+            shown = sum(map(len, self.places[number]))
             fewer = f" ({shown:,} marks for {len(x):,} turns)" if shown < 0.9 * len(x) and not self.joined else ""
             sign = SHAPES[number % len(SHAPES)].sign
             yield f'<i style="color:{_colour(number)}" aria-hidden="true">{sign}</i>', f"{_label(name)}{fewer}"
@@ -160,16 +163,19 @@ class _Plot:
         if self.panel.band:
             yield _sign("band", "▒"), "placebo"
 
-    def _places(self, number: int, large: bool) -> list[tuple[int, int]]:
-        """Where the marks of a series stand, each place once; ``large`` are those of turns over the threshold."""
-        _, x, y = self.panel.series[number]
-        aside = round(ASIDE * (number - (len(self.panel.series) - 1) / 2)) if self.panel.aside else 0
+    @cached_property
+    def places(self) -> tuple[tuple[Places, Places], ...]:
+        """Where the marks of each series stand, each place once: those of most turns, and those over the threshold."""
         over = math.inf if self.panel.threshold is None else self.panel.threshold
-        drops = [a - b for a, b in zip(x, y, strict=True)] if self.panel.paired else y
-        pairs = zip(x, y, drops, strict=True)
-        return sorted(
-            {(round(self.x.at(a)) + aside, round(self.y.at(b))) for a, b, drop in pairs if (drop > over) is large}
-        )
+        found = []
+        for number, (_, x, y) in enumerate(self.panel.series):
+            aside = round(ASIDE * (number - (len(self.panel.series) - 1) / 2)) if self.panel.aside else 0
+            sides: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
+            for a, b in zip(x, y, strict=True):
+                drop = a - b if self.panel.paired else b
+                sides[drop > over].add((round(self.x.at(a)) + aside, round(self.y.at(b))))
+            found.append((sorted(sides[0]), sorted(sides[1])))
+        return tuple(found)
 
     def _line(self, start: tuple[float, float], end: tuple[float, float], style: str) -> str:
         one, other = (f"{_n(self.x.at(a))} {_n(self.y.at(b))}" for a, b in (start, end))
