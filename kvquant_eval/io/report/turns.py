@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from kvquant_eval.core.judge import Judgement
@@ -71,7 +70,9 @@ def flagged_sections(
     title = f"Flagged turns: {name}"
     if not flags:
         return [Section(2, title, (Items(("no turn drops over the threshold",)),))]
-    of = {turn_id: list(own) for turn_id, own in _grouped(flags)}
+    of: dict[str, list[Flag]] = {}
+    for flag in flags:
+        of.setdefault(flag["turn_id"], []).append(flag)
     turns = {turn.turn_id: turn for turn in golden.turns}
     lengths = {turn.turn_id: len(turn.prompt_ids) for turn in prepared.turns}
     sides = _sides(candidate, judgement)
@@ -81,18 +82,11 @@ def flagged_sections(
     return [Section(2, title, (Items(tuple(said)), listed)), *shown]
 
 
-def _grouped(flags: Sequence[Flag]) -> Iterator[tuple[str, Iterator[Flag]]]:
-    """The flags of each turn, turns in the order of their first flag."""
-    order = {turn_id: place for place, turn_id in enumerate(dict.fromkeys(flag["turn_id"] for flag in flags))}
-    return groupby(sorted(flags, key=lambda flag: order[flag["turn_id"]]), key=lambda flag: flag["turn_id"])
-
-
 def _left_out(count: int) -> str:
     said = f"; the first {MOST_TURNS} are shown side by side" if count > MOST_TURNS else ""
     if count > MOST_LISTED:
-        said += (
-            f", the first {MOST_LISTED} are listed, {count - MOST_LISTED} are left out (deltas.parquet has them all)"
-        )
+        rest = f"{count - MOST_LISTED:,} are left out (deltas.parquet has them all)"
+        said += f", the first {MOST_LISTED} are listed, {rest}"
     return said
 
 
