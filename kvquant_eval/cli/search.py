@@ -25,14 +25,17 @@ from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.report import search as report
+from kvquant_eval.io.report import write as write_report
 from kvquant_eval.io.runfolder import RunFolder, write_json
+from kvquant_eval.io.searches import SEARCH
 from kvquant_eval.pipeline import GateRun, gate, rehearse
 from kvquant_eval.search import check_asked, search, share_of
 
 
 def run(settings: Settings) -> tuple[dict[str, Any], Path]:
     """Search, confirm, and write ``search.json`` and its report into the folder of the run that chose: before the
-    confirming gate, and again behind it. Returns the document and that folder. Raises DataError, EngineDied.
+    confirming gate, and again behind it, then into that gate's folder and report too. Returns the document and the
+    former folder. Raises DataError, EngineDied.
     """
     began = time.monotonic()
     check_asked(settings)
@@ -43,6 +46,7 @@ def run(settings: Settings) -> tuple[dict[str, Any], Path]:
         if found.found.chosen:
             confirmed, notes = _confirm(settings, found)
             written = _write(settings, found, folders, began, confirmed.document, [*notes, *confirmed.warnings])
+            _show_in(confirmed, written)
     except (DataError, EngineDied):
         raise
     except BaseException as error:
@@ -78,9 +82,18 @@ def _write(
         "runs": [each.run_id for each in folders],
         **search_document(settings, found, confirmed, notes),
     }
-    write_json(folders[1].path / "search.json", document)
+    write_json(folders[1].path / SEARCH, document)
     report.write(folders[1].path, document)
     return document
+
+
+def _show_in(confirmed: GateRun, document: Mapping[str, Any]) -> None:
+    """The search in the run folder of the gate that confirmed it, and in that gate's report."""
+    with confirmed.folder.locked():
+        write_json(confirmed.folder.path / SEARCH, document)
+        write_report(
+            confirmed.folder.path, confirmed.document, confirmed.judgement, confirmed.golden, confirmed.prepared
+        )
 
 
 def _confirm(settings: Settings, found: Searched) -> tuple[GateRun, list[str]]:

@@ -10,6 +10,7 @@ from itertools import accumulate
 LINE_CHARS = 1000
 TEXT_LINES = 40
 TEXT_CHARS = 10_000
+MOST_ACCENTS = 8
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that show nothing or steer the terminal, the line or the reading direction."""
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -19,7 +20,8 @@ _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\u
 def safe(text: str) -> str:
     """``text`` cut to ``TEXT_LINES`` lines of ``LINE_CHARS`` characters, with marks that say how much is gone.
 
-    Every hidden character but tab and line feed becomes a backslash escape, so what is left is legal XML. Lines that
+    Every hidden character but tab and line feed becomes a backslash escape, so what is left is legal XML; and so does
+    every accent behind ``MOST_ACCENTS`` on one letter, which would be piled over other lines. Lines that
     escapes make longer count for what is shown: all but the first fit into ``TEXT_CHARS`` characters.
     """
     lines = text.split("\n")
@@ -56,7 +58,11 @@ def _mark(left_out: int, unit: str) -> str:
 def _visible(line: str) -> str:
     if line.isascii() and line.isprintable():
         return line
-    return "".join(_escape(char) if _is_hidden(char) else char for char in line)
+    shown, accents = [], 0
+    for char in line:
+        accents = accents + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        shown.append(_escape(char) if accents > MOST_ACCENTS or _is_hidden(char) else char)
+    return "".join(shown)
 
 
 def _is_hidden(char: str) -> bool:

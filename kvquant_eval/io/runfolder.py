@@ -30,7 +30,7 @@ MARK = "tracking.json"
 OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
     | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
-    | {"noise.json", "scales.json", "checkpoint", CONFIRM, POST_HOC, "lock", MARK}
+    | {"noise.json", "scales.json", "checkpoint", CONFIRM, POST_HOC, "lock", MARK, "search.json"}
     | {"report.md", "report.html", "junit.xml", "model-card.md"}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})

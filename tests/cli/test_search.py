@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from io import StringIO
@@ -74,6 +75,50 @@ def test_the_confirming_gate_is_a_run_of_its_own_and_can_be_decided_again(found:
     assert main(["regate", str(run)]) == 0
     again = json.loads((run / "decision.json").read_text())
     assert {key: value for key, value in again.items() if key != "created_at"} == before
+
+
+def test_the_report_of_the_confirming_gate_shows_the_search_and_comes_out_the_same_again(
+    found: tuple[Path, int, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, _ = written(found[0])
+    run = found[0] / "runs" / document["confirm"]["run_id"]  # type: ignore[index]
+    assert json.loads((run / "search.json").read_text()) == document
+    pages = [(run / name).read_text() for name in ("report.md", "report.html")]
+    for page in pages:
+        assert "What each byte buys." in page
+        assert "Harm of each layer" in page
+        assert "--kv-cache-dtype fp8_e4m3 --kv-cache-dtype-skip-layers 1" in page
+    decided = json.loads((run / "decision.json").read_text())["created_at"]
+    assert main(["regate", str(run)]) == 0
+    assert "not a file of this run" not in capsys.readouterr().err
+    again = json.loads((run / "decision.json").read_text())["created_at"]
+    assert [(run / name).read_text().replace(again, decided) for name in ("report.md", "report.html")] == pages
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "strict JSON"),
+        ('{"schema_version": 9}', "schema version 1, got 9"),
+        ('{"schema_version": 1}', "Field required"),
+        ("[" * 500, "strict JSON"),
+        ("\x00\x1b[31m", "strict JSON"),
+    ],
+)
+def test_a_damaged_search_is_named_in_the_report_and_decides_nothing(
+    found: tuple[Path, int, str], tmp_path: Path, text: str, reason: str
+) -> None:
+    document, _ = written(found[0])
+    run = found[0] / "runs" / document["confirm"]["run_id"]  # type: ignore[index]
+    copy = tmp_path / run.name
+    shutil.copytree(run, copy)
+    (copy / "search.json").write_text(text)
+    assert main(["regate", str(copy)]) == 0
+    page = (copy / "report.html").read_text()
+    assert "<li>left out: search.json: " in page
+    assert reason in page
+    assert str(tmp_path) not in page
+    assert "What each byte buys." not in page
 
 
 def test_a_reference_is_confirmed_natively_where_an_engine_can(tmp_path: Path) -> None:

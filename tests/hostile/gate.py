@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kvquant_eval.core.codec import digest, from_json
 from kvquant_eval.core.policy import Policy, Rule, ScorePolicy, ScoreRole
 from kvquant_eval.core.records import GoldenSet, GoldenTurn, Measure, ModelSpec
@@ -17,7 +19,9 @@ from kvquant_eval.core.scorers.math_steps import MathSteps
 from kvquant_eval.core.scorers.text import Match, TokenF1
 from kvquant_eval.core.scorers.tool_call import ToolCall
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io.golden.manifest import MANIFEST
+from kvquant_eval.pipeline import GateRun, gate
 from tests.fakes.gate import settings as fake_settings
 from tests.fakes.gate import treatments
 from tests.hostile.engine import CANDIDATES, TURNS
@@ -55,6 +59,15 @@ def write_golden(folder: Path, kind: str) -> Path:
     return folder
 
 
+def decided(folder: Path, kind: str) -> GateRun:
+    """The gate, come to its end: the loader and the rule of names would refuse such texts."""
+    write_golden(folder / "golden", kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(golden_io, "load", read)
+        patch.setattr("kvquant_eval.core.policy.check_name", lambda *_: None)
+        return gate(settings(folder, kind))
+
+
 def read(folder: Path, workloads: Iterable[str] = ()) -> GoldenSet:
     """The set with no rule checked: the loader refuses such names, and what comes behind it must stand all the same."""
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -79,6 +92,8 @@ def settings(folder: Path, kind: str) -> Settings:
         min_turns=10,
         min_headroom=10,
         largest_break=0.0,
+        allow_underpowered=True,
+        critical_turns=tuple(turn_id(kind, number) for number in range(TURNS - 20, TURNS)),  # shown first too
         accept_differences=(f"{said} accepted",),
     )
     made = fake_settings(folder, treatments(*CANDIDATES), args={"kind": kind, "note": said})

@@ -19,6 +19,10 @@ HTML = (
     "javascript:alert(7) data:text/html,x https://evil.example www.evil.example",
     "{{ 7*7 }} {% include 'report.html.jinja' %} ${7*7} #{7*7}",
     "&lt;b&gt; &amp;amp; &#60;script&#62;",
+    "<link rel=stylesheet href=https://evil.example/a><style>@import url(https://evil.example/b);body{width:9999px}",
+    "</style><style>body{background:url(https://evil.example/c)}</style><p style=width:9999px>",
+    "</pre></mark></div></table></svg></body></html><body onload=alert(8)><meta http-equiv=refresh content='1;x'>",
+    "<embed src=https://evil.example/d><video poster=https://evil.example/e><details open ontoggle=alert(9)><form>",
 )
 TERMINAL = (
     "\x1b[31mred\x1b[0m",

@@ -21,6 +21,7 @@ from rich.console import Console
 from kvquant_eval.cli.table import show
 from kvquant_eval.core.text import TEXT_CHARS, safe
 from kvquant_eval.io import golden as golden_io
+from kvquant_eval.io.report.marks import excerpt
 from kvquant_eval.pipeline import GateRun, gate
 from tests.hostile.engine import CANDIDATES, TURNS
 from tests.hostile.gate import read, settings, turn_id, write_golden
@@ -29,6 +30,8 @@ from tests.hostile.payloads import KINDS, MILLION, SHORT, name, text
 SHOWN = (*range(20), *range(TURNS - 20, TURNS))
 """Numbers of the turns that the report shows: the worst of ``first`` and of ``last``."""
 URL_ATTRIBUTES = {"href", "xlink:href", "src", "srcset", "action", "data", "poster", "background", "formaction"}
+MARKS = (("mark",), "/mark")
+DIFFERS = "differs in: "
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -122,8 +125,11 @@ def test_both_decide_alike(runs: dict[str, GateRun]) -> None:
 
 
 def test_the_page_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], str]) -> None:
+    """But for what is marked in replies: how much of them differs is the text's own."""
     hostile, harmless = (Page(files[kind, "report.html"]) for kind in KINDS)
-    assert hostile.shape == harmless.shape
+    shapes = [[tag for tag in page.shape if tag not in MARKS] for page in (hostile, harmless)]
+    assert shapes[0] == shapes[1]
+    assert hostile.shape.count(("mark",)) == hostile.shape.count("/mark") > 0
     for attribute, value in hostile.attributes:
         assert not attribute.startswith("on")
         assert attribute not in URL_ATTRIBUTES or value.startswith("#")
@@ -133,7 +139,7 @@ def test_the_page_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], s
 
 @pytest.mark.parametrize("number", range(len(KINDS["hostile"])))
 def test_the_page_shows_every_reply_as_text(files: dict[tuple[str, str], str], number: int, page_text: str) -> None:
-    assert safe(text("hostile", number)) in page_text
+    assert safe(excerpt(text("hostile", number))) in page_text
 
 
 @pytest.fixture(scope="module")
@@ -148,11 +154,18 @@ def test_nothing_hidden_is_in_any_page(files: dict[tuple[str, str], str]) -> Non
 
 
 def test_markdown_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], str]) -> None:
-    hostile, harmless = (rendered(files[kind, "report.md"]) for kind in KINDS)
+    """But for the lines that name differing words: how many differ is the text's own."""
+    pages = {kind: files[kind, "report.md"].split("\n") for kind in KINDS}
+    hostile, harmless = (
+        rendered("\n".join(line for line in page if not line.startswith(DIFFERS))) for page in pages.values()
+    )
+    for line in pages["hostile"]:
+        if line.startswith(DIFFERS):
+            assert {str(tag[0]) for tag in rendered(line).shape if isinstance(tag, tuple)} == {"p", "code"}
     assert hostile.shape == harmless.shape
     assert not {name for name, _ in hostile.attributes} & URL_ATTRIBUTES
     for number in SHOWN:
-        assert safe(text("hostile", number)) in hostile.text
+        assert safe(excerpt(text("hostile", number))) in hostile.text
 
 
 def test_junit_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], str]) -> None:
@@ -163,12 +176,12 @@ def test_junit_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], str]
 
 
 def test_plots_are_xml_and_show_the_names(files: dict[tuple[str, str], str]) -> None:
-    plots = re.findall(r"<svg.*?</svg>", files["hostile", "report.html"], re.DOTALL)
+    plots = re.findall(r'<div class="panel">.*?</div>', files["hostile", "report.html"], re.DOTALL)
     assert len(plots) == len(re.findall(r"<svg", files["harmless", "report.html"])) > 0
     for plot in plots:
         root = ET.fromstring(plot)  # noqa: S314
         said = " ".join(root.itertext())
-        assert "<script>alert(1)</script>" in said + root.attrib["aria-label"]
+        assert "<script>alert(1)</script>" in said + root[1].attrib["aria-label"]
         assert "{http://www.w3.org/2000/svg}a" not in {element.tag for element in root.iter()}
 
 

@@ -122,6 +122,11 @@ def test_it_is_decided_again_byte_for_byte(run: GateRun, folder: Path, tmp_path:
         for each in (copied, run.folder)
     ]
     assert kept[0] == kept[1]
+    for name in ("report.md", "report.html", "junit.xml"):
+        pages = [
+            (each.path / name).read_text().replace(decision(each)["created_at"], "") for each in (copied, run.folder)
+        ]
+        assert pages[0] == pages[1]
 
 
 def test_an_arm_that_was_not_profiled_is_not_used_again(folder: Path, tmp_path: Path) -> None:

@@ -97,12 +97,23 @@ class Texts:
 
 
 @dataclass(frozen=True)
+class Sides:
+    """Texts to compare, side by side: (label, pieces), a piece is (text, whether it differs)."""
+
+    rows: tuple[tuple[str, tuple[tuple[str, bool], ...]], ...]
+    kind: Literal["sides"] = "sides"
+
+
+@dataclass(frozen=True)
 class Panel:
     """One small plot: a mark for every turn's drop in points, > 0 is worse, or lines where ``y_label`` is another.
 
     ``series`` are (name, x values, y values); ``threshold`` is the drop that flags a turn; ``band`` (low, high) the
     placebo's; ``ticks`` what stands at x = 0, 1, 2, ... where that is no number; ``limits`` are dashed lines, (name,
-    height); ``log``: the y axis is logarithmic.
+    height); ``log``: the y axis is logarithmic, ``log_x``: the x axis. ``paired``: x and y are a turn's points in the
+    baseline and in the arm, below the diagonal is worse, and the threshold lies so far below it. ``trends`` are lines:
+    (number of the series, one end, other end), ends as (x, y). ``aside``: the series stand beside each other, as x has
+    few values.
     """
 
     title: str
@@ -114,6 +125,10 @@ class Panel:
     ticks: tuple[str, ...] = ()
     limits: tuple[tuple[str, float], ...] = ()
     log: bool = False
+    log_x: bool = False
+    paired: bool = False
+    trends: tuple[tuple[int, tuple[float, float], tuple[float, float]], ...] = ()
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +140,7 @@ class Figure:
     kind: Literal["figure"] = "figure"
 
 
-Block = Verdicts | Cards | Facts | Table | Items | Code | Texts | Figure
+Block = Verdicts | Cards | Facts | Table | Items | Code | Texts | Sides | Figure
 
 
 @dataclass(frozen=True)

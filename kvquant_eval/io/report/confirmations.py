@@ -10,6 +10,8 @@ from kvquant_eval.io.report.blocks import Items, Section, Table
 from kvquant_eval.io.report.names import number
 
 Data = Mapping[str, Any]
+MOST = 100
+"""Flags that are listed."""
 COLUMNS = (
     "turn", "class", "score", "drop that flagged it", "fresh drop", "fresh epochs", "p", "Holm", "q", "confirmed",
 )  # fmt: skip
@@ -26,7 +28,9 @@ def confirmation_sections(candidate: Data, hold_level: float) -> list[Section]:
         f"Holm under {hold_level:g}), {listed} are worth reading (q at most {LISTED:g}, the share of them that is "
         "expected to be chance)"
     )
-    table = Table(COLUMNS, "lllrrrrrrl", tuple(_row(flag) for flag in tested))
+    if len(tested) > MOST:
+        said += f"; the surest {MOST} are listed, decision.json has them all"
+    table = Table(COLUMNS, "lllrrrrrrl", tuple(_row(flag) for flag in tested[:MOST]))
     return [Section(3, f"{candidate['name']}: flags put to a second test", (Items((said,)), table))]
 
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from kvquant_eval.core.records import Decision, Verdict
 from kvquant_eval.io.report.blocks import DIFFERS, Report
+from kvquant_eval.io.report.svg import draw
 
 SHAPES: Mapping[str, str] = {
     Decision.PROMOTE: "yes",
@@ -24,8 +25,6 @@ SHAPES: Mapping[str, str] = {
 
 def render(report: Report) -> str:
     """The page; equal reports give equal bytes."""
-    from kvquant_eval.io.report.svg import draw  # matplotlib takes a second to import
-
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

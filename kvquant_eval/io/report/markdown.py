@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
+from kvquant_eval.core.text import head
 from kvquant_eval.io.report.blocks import (
     Block,
     Card,
@@ -16,12 +17,15 @@ from kvquant_eval.io.report.blocks import (
     Items,
     Report,
     Section,
+    Sides,
     Table,
     Texts,
     Verdicts,
 )
 from kvquant_eval.io.report.names import NONE
 
+DIFFERING, DIFFERING_CHARS = 8, 60
+"""How many pieces that differ are named below a text, and how much of each."""
 _SYNTAX = re.compile(
     r"[\\`*|~$]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|^[#+=-](?=[\s#=-]|$)"
     r"|^\[(?=[ xX]\])|#$|:(?=//)|(?<=\bwww)\."  # task, closing hash, bare addresses
@@ -81,10 +85,8 @@ def _block(block: Block) -> Iterator[str]:
             yield "\n".join(f"- {escape(row)}" for row in rows)
         case Table(columns, align, rows):
             yield "\n".join([_row(columns, "l" * len(align)), _rule(align), *(_row(row, align) for row in rows)])
-        case Texts(rows):
-            for label, text in rows:
-                yield f"{escape(label)}:"
-                yield fence(text)
+        case Texts() | Sides():
+            yield from _texts(block)
         case Figure(caption):
             yield f"Plot, drawn in report.html: {escape(caption)}"
 
@@ -96,6 +98,18 @@ def _card(card: Card) -> Iterator[str]:
     classes = ", ".join(f"{name} {verdict}" for name, verdict in card.classes)
     for line in (*([classes] if classes else []), *card.marks, *card.signed):
         yield f"  - {escape(line)}"
+
+
+def _texts(block: Texts | Sides) -> Iterator[str]:
+    """Every text in a fence of its own; below it what of it differs."""
+    rows = block.rows if isinstance(block, Sides) else [(label, ((text, False),)) for label, text in block.rows]
+    for label, pieces in rows:
+        yield f"{escape(label)}:"
+        yield fence("".join(text for text, _ in pieces))
+        if differing := [text for text, differs in pieces if differs and text.strip()]:
+            shown = " ".join(code(head(text, DIFFERING_CHARS)) for text in differing[:DIFFERING])
+            more = len(differing) - DIFFERING
+            yield f"differs in: {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def _row(cells: Sequence[str], align: str) -> str:

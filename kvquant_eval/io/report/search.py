@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.folds import FOLDS
 from kvquant_eval.io.report import html, markdown
 from kvquant_eval.io.report.blocks import Facts, Figure, Items, Panel, Report, Section, Table, Verdicts, clean
 from kvquant_eval.io.report.names import NONE, identity, number, why
+from kvquant_eval.io.searches import SEARCH, read_search
 
 Data = Mapping[str, Any]
 RANKED = """
@@ -49,21 +51,40 @@ def build(document: Data) -> Report:
     )
 
 
+def sections(folder: Path, model: Data) -> tuple[Section, ...]:
+    """What the search that asked for this gate found, for the report of the gate: none where there was no search. One
+    that cannot be read, or is of other weights than ``model``'s, is named and left out: it decides nothing.
+    """
+    path = folder / SEARCH
+    if not path.exists():
+        return ()
+    try:
+        document = read_search(path)
+        if document["model"]["weights_sha256"] != model["weights_sha256"]:
+            raise DataError(f"{path}: a search of the same weights, got others")
+    except DataError as error:
+        line = str(error).replace(str(path), SEARCH)  # the same bytes wherever the folder lies
+        return (clean(Section(2, "Mixed precision", (Items((f"left out: {line}",)),))),)
+    called = identity(document["model"], document["kv"])
+    chosen = Section(2, f"Mixed precision: {called}", (Facts(_chosen(document)),))
+    return clean((chosen, _sensitivity(document, called), _curve(document, called), _made_of(document)))
+
+
 def _decision(document: Data, called: str) -> Section:
+    rows = (("decision", f"{document['decision']} (exit status {document['exit_code']})"), *_chosen(document))
+    return Section(2, "Decision", (Verdicts(((called, document["decision"], why(document["reasons"])),)), Facts(rows)))
+
+
+def _chosen(document: Data) -> tuple[tuple[str, str], ...]:
     chosen = document["chosen"]
-    rows = [("decision", f"{document['decision']} (exit status {document['exit_code']})")]
-    if chosen:
-        size = number(chosen["bytes_per_token"], ",.0f")
-        rows += [
-            ("stays in BF16", ", ".join(chosen["kept"]) or "nothing"),
-            ("bytes a token", f"{size}; the baseline takes {number(chosen['compression'], '.2f')} times as much"),
-            (
-                "vLLM",
-                document["flags"] or "no engine stores K and V so by itself; a reference shows what it would do",
-            ),
-        ]
-    return Section(
-        2, "Decision", (Verdicts(((called, document["decision"], why(document["reasons"])),)), Facts(tuple(rows)))
+    if not chosen:
+        return ()
+    size = number(chosen["bytes_per_token"], ",.0f")
+    none = "no engine stores K and V so by itself; a reference shows what it would do"
+    return (
+        ("stays in BF16", ", ".join(chosen["kept"]) or "nothing"),
+        ("bytes a token", f"{size}; the baseline takes {number(chosen['compression'], '.2f')} times as much"),
+        ("vLLM", document["flags"] or none),
     )
 
 

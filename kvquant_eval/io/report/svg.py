@@ -1,98 +1,200 @@
-"""One panel to an SVG that stands in the page: its colours are the page's, its bytes depend on its data alone."""
+"""One panel to an SVG that stands in the page: its colours are the page's, its bytes depend on its data alone.
+
+Marks of a series are one path, and those on the same place are drawn once: ten thousand turns take a few kilobytes.
+"""
 
 from __future__ import annotations
 
-import re
-import warnings
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
-from io import StringIO
-from typing import Any
 
-import matplotlib as mpl
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from kvquant_eval.core.codec import digest
 from kvquant_eval.core.text import head, one_line
 from kvquant_eval.io.report.blocks import DROP, Panel
+from kvquant_eval.io.report.scale import Scale
 
-INK, BAND, LIMIT = "#010203", "#020304", "#030405"
-SERIES = ("#040506", "#050607", "#060708", "#070809")
-MARKERS = "os^D"
+WIDTH, RIGHT, TOP, BOTTOM = 360, 346, 8, 194
 LABEL_CHARS = 40
-_COLOURS = {INK: "currentColor", BAND: "var(--band)", LIMIT: "var(--limit)"} | {
-    colour: f"var(--series-{number})" for number, colour in enumerate(SERIES)
-}
-_RC: Any = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9.0,
-    "text.parse_math": False,
-    "text.usetex": False,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+CHAR, SMALLER = 6.2, ' style="font-size:9px"'
+"""Width of a digit, and how numbers are written that stand close."""
+DASHES = 'stroke="var(--limit)" stroke-dasharray="5 3"'
+
+Places = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A mark: ``sign`` in the legend; in a path, ``up`` units above its place begins ``path``, stroked with ``cap``."""
+
+    sign: str
+    up: int
+    path: str
+    cap: str
+
+
+SHAPES = (
+    Shape("●", 0, "h0", "round"),
+    Shape("■", 0, "h0", "square"),
+    Shape("◆", 2, "l2 2-2 2-2-2z", "round"),
+    Shape("▲", 2, "l2 4h-4z", "round"),
+)
+SMALL, LARGE = (4, 0.6), (6, 1)
+"""Width and opacity of marks, and of those over the threshold."""
+ASIDE = 6
+"""Between series that stand beside each other."""
 
 
 def draw(panel: Panel, caption: str) -> str:
-    """The panel as ``<svg>``; ``caption`` names it for those who cannot see it."""
-    salt = digest([caption, panel.title, panel.x_label])
-    with mpl.rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # the page's fonts show the text, not matplotlib's
-        figure = Figure(figsize=(4.4, 3.0))
-        FigureCanvasSVG(figure)
-        _plot(panel, figure)
-        page = StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(page, format="svg", transparent=True, metadata=nothing)
-    return _inline(page.getvalue(), f"{panel.title}: {caption}")
-
-
-def _plot(panel: Panel, figure: Figure) -> None:
-    axes = figure.subplots()
-    lines = panel.y_label != DROP
-    bottom = 0.22 if panel.ticks else 0.16
-    figure.subplots_adjust(left=0.2 if lines else 0.14, right=0.97, top=0.76 if lines else 0.82, bottom=bottom)
-    if panel.band:
-        axes.axhspan(*panel.band, color=BAND, alpha=0.25, linewidth=0, label="placebo")
-    if panel.log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")  # matplotlib's own are formulas, which are not parsed here
-        axes.yaxis.set_minor_formatter("")
-    else:
-        axes.axhline(0.0, color=INK, linewidth=0.6)
-    for name, height in panel.limits:
-        axes.axhline(height, color=LIMIT, linewidth=1.0, linestyle="--")
-        axes.annotate(_label(name), (0.01, height), xycoords=("axes fraction", "data"), fontsize=7, va="bottom")
-    if panel.threshold is not None:
-        axes.axhline(
-            panel.threshold, color=LIMIT, linewidth=1.0, linestyle="--", label=f"threshold {panel.threshold:g}"
-        )
-    for number, (score, x, drops) in enumerate(panel.series):
-        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)] + "-" * lines
-        axes.plot(x, drops, marker, color=colour, markersize=3.5, alpha=0.8, label=_label(score))
-    axes.set_title(_label(panel.title), loc="left", fontsize=9, fontweight="bold", pad=34 if lines else 20)
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
-    if panel.ticks:
-        axes.set_xticks(range(len(panel.ticks)), panel.ticks, fontsize=8)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.legend(
-        fontsize=8,
-        frameon=False,
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        ncols=2 if lines else 4,
-        handletextpad=0.4,
-        columnspacing=1,
+    """Title, legend and ``<svg>`` of the panel; ``caption`` names it for those who cannot see it."""
+    plot = _Plot.of(panel)
+    label = escape(f"{panel.title}: {caption}")
+    parts = "".join((*plot.frame(), *plot.limits(), *plot.series(), *plot.trends()))
+    title = f"<b>{escape(_label(panel.title))}</b>"
+    legend = " ".join(f"<span>{sign} {escape(name)}</span>" for sign, name in plot.legend())
+    return (
+        f'<div class="panel"><p>{title} {legend}</p><svg xmlns="http://www.w3.org/2000/svg" '
+        f'viewBox="0 0 {WIDTH} {plot.height}" role="img" aria-label="{label}">{parts}</svg></div>'
     )
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """A panel on its two axes."""
+
+    panel: Panel
+    x: Scale
+    y: Scale
+
+    @classmethod
+    def of(cls, panel: Panel) -> _Plot:
+        ends = [end for _, *both in panel.trends for end in both]
+        x = [value for _, values, _ in panel.series for value in values]
+        y = [value for *_, values in panel.series for value in values] + [end[1] for end in ends]
+        y += [height for _, height in panel.limits]
+        if panel.paired:
+            x = y = [*x, *y]
+        else:
+            y += [*(panel.band or ()), *(() if panel.threshold is None else (panel.threshold,))]
+            y += () if panel.log else (0.0,)
+        up = Scale.over(y, BOTTOM, TOP, log=panel.log)
+        left = 22 + CHAR * max(len(name) for _, name in up.ticks())
+        whole = not panel.log_x and not panel.paired and all(value.is_integer() for value in x)
+        return cls(panel, Scale.over(x, left, RIGHT, log=panel.log_x, whole=whole), up)
+
+    @property
+    def height(self) -> int:
+        """Below the axis stand numbers, of one or two lines, and what they are."""
+        return BOTTOM + (44 if self.panel.ticks else 34)
+
+    @property
+    def joined(self) -> bool:
+        """Whether marks are joined by lines: where they are no turns."""
+        return self.panel.y_label != DROP and not self.panel.paired
+
+    def frame(self) -> Iterator[str]:
+        """Band, grid, axes and their labels."""
+        panel, left = self.panel, _n(self.x.start)
+        if panel.band:
+            low, high = (self.y.at(value) for value in panel.band)
+            size = f'width="{_n(RIGHT - self.x.start)}" height="{_n(max(low - high, 1))}"'
+            yield f'<rect x="{left}" y="{_n(high)}" {size} fill="var(--band)" opacity=".25"/>'
+        yield f'<path d="M{left} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="var(--soft)"/>'
+        for value, name in self.y.ticks():
+            at = _n(self.y.at(value))
+            yield f'<path d="M{left} {at}H{RIGHT}" stroke="var(--rule)"/>'
+            yield _text(self.x.start - 4, self.y.at(value) + 3.5, name, "end")
+        marked = [(float(i), name) for i, name in enumerate(panel.ticks)] if panel.ticks else self.x.ticks()
+        for value, name in marked:
+            yield f'<path d="M{_n(self.x.at(value))} {BOTTOM}v3" stroke="var(--soft)"/>'
+            for row, line in enumerate(name.split("\n")):
+                yield _text(self.x.at(value), BOTTOM + 14 + 10 * row, line, more=SMALLER if panel.ticks else "")
+        yield _text((self.x.start + RIGHT) / 2, self.height - 4, panel.x_label)
+        middle = (TOP + BOTTOM) / 2
+        yield _text(10, middle, panel.y_label, more=f' transform="rotate(-90 10 {_n(middle)})"')
+
+    def limits(self) -> Iterator[str]:
+        """Zero or the diagonal, the threshold, and named heights."""
+        panel = self.panel
+        if panel.paired:
+            yield self._line((self.x.low, self.x.low), (self.x.high, self.x.high), 'stroke="currentColor"')
+        elif not panel.log:
+            yield self._line((self.x.low, 0.0), (self.x.high, 0.0), 'stroke="currentColor"')
+        if panel.threshold is not None:
+            low, high = (self.x.low, self.x.high)
+            over = panel.threshold
+            ends = ((low + over, low), (high, high - over)) if panel.paired else ((low, over), (high, over))
+            yield self._line(*ends, DASHES)
+        for name, height in panel.limits:
+            yield self._line((self.x.low, height), (self.x.high, height), DASHES)
+            yield _text(self.x.start + 4, self.y.at(height) - 3, _label(name), "start")
+
+    def series(self) -> Iterator[str]:
+        """Marks, those over the threshold last; or lines with marks."""
+        for large in (False, True):
+            for number, (_, x, y) in enumerate(self.panel.series):
+                if self.joined and not large:
+                    corners = " ".join(f"{_n(self.x.at(a))} {_n(self.y.at(b))}" for a, b in zip(x, y, strict=True))
+                    yield f'<path d="M{corners}" fill="none" stroke="{_colour(number)}" stroke-width="1.5"/>'
+                width, opacity = (5, 1) if self.joined else LARGE if large else SMALL
+                places = [] if self.joined and large else self.places[number][large]
+                if places:
+                    shape = SHAPES[number % len(SHAPES)]
+                    width -= {"●": 0, "■": 1}.get(shape.sign, 3)
+                    style = f'stroke="{_colour(number)}" stroke-linecap="{shape.cap}" stroke-width="{width}"'
+                    fill = f'fill="{_colour(number)}"' if shape.up else 'fill="none"'
+                    yield f'<path d="{_path(places, shape)}" {fill} {style} opacity="{opacity:g}"/>'
+
+    def trends(self) -> Iterator[str]:
+        """The lines of trends, each in the colour of its series."""
+        for number, one, other in self.panel.trends:
+            yield self._line(one, other, f'stroke="{_colour(number)}" stroke-width="2"')
+
+    def legend(self) -> Iterator[tuple[str, str]]:
+        """(Sign, name) of what is drawn; where over a tenth of the marks fall together, how many are left."""
+        for number, (name, x, _) in enumerate(self.panel.series):
+            shown = sum(map(len, self.places[number]))
+            fewer = f" ({shown:,} marks for {len(x):,} turns)" if shown < 0.9 * len(x) and not self.joined else ""
+            sign = SHAPES[number % len(SHAPES)].sign
+            yield f'<i style="color:{_colour(number)}" aria-hidden="true">{sign}</i>', f"{_label(name)}{fewer}"
+        if self.panel.threshold is not None:
+            yield _sign("limit", "┅"), f"threshold {self.panel.threshold:g}"
+        if self.panel.band:
+            yield _sign("band", "▒"), "placebo"
+
+    @cached_property
+    def places(self) -> tuple[tuple[Places, Places], ...]:
+        """Where the marks of each series stand, each place once: those of most turns, and those over the threshold."""
+        over = math.inf if self.panel.threshold is None else self.panel.threshold
+        found = []
+        for number, (_, x, y) in enumerate(self.panel.series):
+            aside = round(ASIDE * (number - (len(self.panel.series) - 1) / 2)) if self.panel.aside else 0
+            sides: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
+            for a, b in zip(x, y, strict=True):
+                drop = a - b if self.panel.paired else b
+                sides[drop > over].add((round(self.x.at(a)) + aside, round(self.y.at(b))))
+            found.append((sorted(sides[0]), sorted(sides[1])))
+        return tuple(found)
+
+    def _line(self, start: tuple[float, float], end: tuple[float, float], style: str) -> str:
+        one, other = (f"{_n(self.x.at(a))} {_n(self.y.at(b))}" for a, b in (start, end))
+        return f'<path d="M{one}L{other}" {style}/>'
+
+
+def _path(places: Iterable[tuple[int, int]], shape: Shape) -> str:
+    """Every mark relative to the one before: a stroke without length, or a small outline."""
+    parts: list[str] = []
+    before = (0, 0)
+    for x, y in places:
+        across, down = x - before[0], y - before[1] - (0 if parts else shape.up)
+        parts.append(f"m{across}{down if down < 0 else f' {down}'}{shape.path}")
+        before = x, y
+    return "".join(parts)
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
+    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def _label(name: str) -> str:
@@ -100,12 +202,14 @@ def _label(name: str) -> str:
     return head(one_line(name), LABEL_CHARS)
 
 
-def _inline(page: str, label: str) -> str:
-    """Without XML prologue, fixed sizes and the ids of groups, which would repeat in one page."""
-    svg = re.sub(r'<g id="[^"]*">', "<g>", page[page.index("<svg") :])
-    for colour, name in _COLOURS.items():
-        svg = svg.replace(colour, name)
-    head, rest = svg.split(">", 1)
-    box = re.search(r'viewBox="[^"]*"', head)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0] if box else ""}'
-    return f'{head} role="img" aria-label="{escape(label)}">{rest.strip()}'
+def _colour(number: int) -> str:
+    return f"var(--series-{number % len(SHAPES)})"
+
+
+def _sign(colour: str, sign: str) -> str:
+    return f'<i style="color:var(--{colour})" aria-hidden="true">{sign}</i>'
+
+
+def _n(value: float) -> str:
+    """A coordinate, to a tenth."""
+    return f"{round(value, 1):g}"

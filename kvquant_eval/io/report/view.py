@@ -49,7 +49,7 @@ def build(
     sections += [policy_section(document), reproduce_section(document)]
     for name, candidate in named:
         baseline = baseline_name(model["kv"][candidate["baseline"]])
-        flagged = flagged_sections(candidate, name, baseline, judgement, golden, prepared)
+        flagged = flagged_sections(candidate, name, baseline, judgement, golden, prepared, document["policy"])
         sections += _labelled(flagged, f"{candidate['name']}: flagged turns")
     return clean(
         Report(
@@ -74,7 +74,7 @@ def _candidate(
     yield score_section(candidate, baseline)
     yield from strata_sections(candidate)
     yield from confirmation_sections(candidate, document["policy"]["hold_level"])
-    plots = figures(candidate, identified, kv_name(kv), judgement)
+    plots = figures(candidate, identified, kv_name(kv), judgement, prepared)
     yield Section(3, f"{name}: drops turn by turn", plots or (Items(("no turn could be paired",)),))
     yield from _labelled(compounding_sections(candidate, identified, baseline, document), f"{name}: free running")
 

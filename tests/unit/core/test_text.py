@@ -27,6 +27,12 @@ def test_safe(text: str, expected: str) -> None:
     assert safe(text) == expected
 
 
+def test_accents_are_not_piled_up() -> None:
+    """Eight on a letter are more than any script has; five hundred would lie over the lines above."""
+    assert safe("e" + "\u0301" * 500 + "x\u0301") == "e" + "\u0301" * 8 + "\\u0301" * 492 + "x\u0301"
+    assert safe("\u0e01\u0e34\u0e49 \u05d1\u05bc\u05b8 é") == "\u0e01\u0e34\u0e49 \u05d1\u05bc\u05b8 é"
+
+
 def test_tail_keeps_the_end() -> None:
     assert tail("abcdef", 6) == "abcdef"
     assert tail("abcdef", 2) == "[4 characters before] … ef"
