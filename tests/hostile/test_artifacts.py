@@ -177,7 +177,7 @@ def test_junit_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], str]
 
 def test_plots_are_xml_and_show_the_names(files: dict[tuple[str, str], str]) -> None:
     plots = re.findall(r'<div class="panel">.*?</div>', files["hostile", "report.html"], re.DOTALL)
-    assert len(plots) == len(re.findall(r"<svg", files["harmless", "report.html"])) > 0
+    assert len(plots) == files["harmless", "report.html"].count('<div class="panel">') > 0
     for plot in plots:
         root = ET.fromstring(plot)  # noqa: S314
         said = " ".join(root.itertext())
