@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from kvquant_eval.core.attest import (
-    bytes_per_token,
-    effective_dtype,
-    extremes,
-    layers_quantized,
-    quantized_scales,
-)
+from kvquant_eval.core.attest import bytes_per_token, effective_dtype, extremes, layers_quantized, quantized_scales
 from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.signoff import Record, Signature, Terms, faults
 from kvquant_eval.core.treatment import SLIDING_WINDOW, Realisation, canonical_dtype
@@ -204,13 +198,13 @@ def _of_workers(terms: Terms, facts: EngineFacts) -> Iterator[Check]:
     effective, (quantized, plain) = effective_dtype(facts), layers_quantized(facts)
     skipped = tuple(plain) if quantized else ()
     size, backend = bytes_per_token(facts), "+".join(sorted({each.attention for w in facts.layers for each in w}))
-    for fact, signed, found, same in (
-        (RUNNING, terms.kv_effective, effective, effective == terms.kv_effective),
-        ("layers skipped", _layers(terms.layers_skipped), _layers(skipped), skipped == terms.layers_skipped),
-        ("bytes per token", _bytes(terms), f"{size:,.0f}", _same(size, terms.bytes_per_token)),
-        ("backend", terms.attention_backend, backend, backend == terms.attention_backend),
+    for fact, signed, verb, found, same in (
+        (RUNNING, terms.kv_effective, "run", effective, effective == terms.kv_effective),
+        ("layers skipped", _layers(terms.layers_skipped), "skip", _layers(skipped), skipped == terms.layers_skipped),
+        ("bytes per token", _bytes(terms), "store", f"{size:,.0f}", _same(size, terms.bytes_per_token)),
+        ("backend", terms.attention_backend, "run", backend, backend == terms.attention_backend),
     ):
-        yield _check(fact, signed, "the server's workers run", found, same, Strength.STRONG)
+        yield _check(fact, signed, f"the server's workers {verb}", found, same, Strength.STRONG)
     for half, wanted in (("k", terms.k_scales), ("v", terms.v_scales)):
         running = extremes(quantized_scales(facts, half))
         same = len(running) == len(wanted) and all(map(_same, running, wanted))

@@ -127,7 +127,7 @@ def test_fp8_is_read_back_from_the_workers(
     out = capsys.readouterr().out
     running = "signed fp8_e4m3, the server's workers run fp8_e4m3 (strong evidence)\n"
     assert f"match: running KV dtype: {running}" in out
-    assert "match: bytes per token: signed 11,520, the server's workers run 11,520 (strong evidence)\n" in out
+    assert "match: bytes per token: signed 11,520, the server's workers store 11,520 (strong evidence)\n" in out
     assert f"match: model: signed {MODEL}, the server calls it {MODEL} (weak evidence)\n" in out
 
 
@@ -144,7 +144,7 @@ def test_bf16_in_the_workers_is_refused(
     [
         (
             {"kv_effective": "bfloat16+fp8_e4m3", "layers_skipped": (0,)},
-            "layers skipped: signed 0, the server's workers",
+            "layers skipped: signed 0, the server's workers skip none",
         ),
         ({"k_scales": (0.5, 0.7)}, "k scales: signed 0.5 to 0.7, the server's workers run 1 to 1"),
         (

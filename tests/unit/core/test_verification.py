@@ -163,8 +163,8 @@ def test_workers_that_run_what_was_signed() -> None:
     [
         (("bfloat16", "bfloat16"), {}, "running KV dtype: signed fp8_e4m3, the server's workers run bfloat16"),
         (("fp8_e5m2", "fp8_e5m2"), {}, "running KV dtype: signed fp8_e4m3, the server's workers run fp8_e5m2"),
-        (("bfloat16", "fp8_e4m3"), {}, "layers skipped: signed none, the server's workers run 0"),
-        (("fp8_e4m3",), {}, "bytes per token: signed 96, the server's workers run 48"),
+        (("bfloat16", "fp8_e4m3"), {}, "layers skipped: signed none, the server's workers skip 0"),
+        (("fp8_e4m3",), {}, "bytes per token: signed 96, the server's workers store 48"),
         (
             ("fp8_e4m3",) * 2,
             {"kernel": "vec"},
