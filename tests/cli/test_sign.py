@@ -20,6 +20,7 @@ from kvquant_eval.io.runfolder import OWN_FILES
 from tests.fakes.cli import arguments
 
 GOOD, HELD = "fp8_e4m3", "fp8_e5m2"
+WRITE = report.write
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -234,3 +235,16 @@ def test_a_signature_stands_when_mlflow_is_down(
     (line,) = capsys.readouterr().err.splitlines()
     assert "Connection refused" in line
     assert line.endswith(f"the signature stands: anchor it with verify --sha256 {record(run).signatures[0].sha256}")
+
+
+def test_the_reports_show_who_signed_and_an_override(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "write", WRITE)
+    assert sign(run, "--candidate", GOOD) == 0
+    assert sign(run, "--candidate", HELD, "--override", "a pilot of 1%", by="Bo") == 0
+    for again in (False, True):
+        if again:
+            assert main(["regate", str(run)]) == 3
+        for name in ("report.md", "report.html"):
+            text = (run / name).read_text()
+            assert text.count("signed by Ada Lovelace on ") == text.count("signed by Bo on ") == 1
+            assert "a pilot of 1%" in text
