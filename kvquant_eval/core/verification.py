@@ -135,7 +135,7 @@ def of_server(terms: Terms, served: Served) -> Iterator[Check]:
         yield from _of_workers(terms, served.workers)
     else:
         for labels in served.labels:
-            yield from _of_labels(terms, labels)
+            yield from _of_labels(terms, labels, served.silence)
 
 
 def settle(terms: Terms, checks: Sequence[Check], served: Served | None, at_least: Strength) -> list[Check]:
@@ -151,7 +151,9 @@ def settle(terms: Terms, checks: Sequence[Check], served: Served | None, at_leas
     }
     if served is not None:
         needed[RUNNING] = (terms.kv_effective, _why_silent(served, checks, at_least))
-    shown = {check.fact for check in checks if check.agrees and _counts(check, at_least)}
+    shown = {check.fact for check in checks if check.agrees}
+    if any(check.fact == RUNNING and _is_weaker(check, at_least) for check in checks):
+        shown.discard(RUNNING)
     gaps = [
         Check(fact=fact, agrees=None, text=f"(signed {signed or 'none'}); {remedy}")
         for fact, (signed, remedy) in needed.items()
@@ -160,8 +162,8 @@ def settle(terms: Terms, checks: Sequence[Check], served: Served | None, at_leas
     if ANCHOR not in shown:
         remedy = "a file is as good as who could write it; give --sha256, --mlflow, or --signature and --public-key"
         gaps.append(Check(fact=ANCHOR, agrees=None, text=remedy))
-    refused = {check.fact for check in checks if check.agrees is False}
-    return [*checks, *(gap for gap in gaps if gap.fact not in refused)]
+    said = {check.fact for check in checks if not check.agrees}
+    return [*checks, *(gap for gap in gaps if gap.fact not in said)]
 
 
 def exit_status(checks: Iterable[Check]) -> int:
@@ -212,7 +214,7 @@ def _of_workers(terms: Terms, facts: EngineFacts) -> Iterator[Check]:
         yield _check(f"{half} scales", *texts, same, Strength.STRONG)
 
 
-def _of_labels(terms: Terms, labels: Mapping[str, str]) -> Iterator[Check]:
+def _of_labels(terms: Terms, labels: Mapping[str, str], silence: str) -> Iterator[Check]:
     """``vllm:cache_config_info``. ``auto`` says nothing; the size of the cache still may."""
     name, span = canonical_dtype(labels.get("cache_dtype", "auto")), _span(labels)
     fits = None
@@ -222,6 +224,8 @@ def _of_labels(terms: Terms, labels: Mapping[str, str]) -> Iterator[Check]:
         found = f"{low:,.0f} to {high:,.0f}"
         yield _check("bytes per token", _bytes(terms), "the server's cache has", found, fits, Strength.MEDIUM)
     if name == "auto":
+        text = f"(signed {terms.kv_effective}); the server's label says auto, which may be anything; {silence}"
+        yield Check(fact=RUNNING, agrees=None, text=text)
         return
     strength = Strength.MEDIUM if fits else Strength.WEAK
     yield _check(RUNNING, _dtype(terms), "the server's label says", name, _stores(terms, name), strength)
@@ -251,9 +255,9 @@ def _why_silent(served: Served, checks: Iterable[Check], at_least: Strength) -> 
     return served.silence or "the server does not say"
 
 
-def _counts(check: Check, at_least: Strength) -> bool:
+def _is_weaker(check: Check, at_least: Strength) -> bool:
     order = list(Strength)
-    return check.fact != RUNNING or check.strength is None or order.index(check.strength) >= order.index(at_least)
+    return check.strength is not None and order.index(check.strength) < order.index(at_least)
 
 
 def _check(

@@ -106,8 +106,7 @@ class Server:
         found = tuple(dict(_LABEL.findall(line)) for line in lines[: MOST_ENGINES + 1])
         if not found or len(found) > MOST_ENGINES:
             return (), f"; /metrics: no cache_config_info (of {len(found)} engines)"
-        auto = all(labels.get("cache_dtype") == "auto" for labels in found)
-        return found, "; its label says auto, which may be anything" if auto else ""
+        return found, ""
 
     def _models(self) -> tuple[tuple[str, str], ...]:
         """Id and root of every model that is no adapter; none where the server keeps them for clients with a key."""

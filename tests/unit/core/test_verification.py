@@ -212,6 +212,15 @@ def test_labels(change: dict[str, str], status: int, needle: str) -> None:
     assert any(needle in line for line in lines) or not needle
 
 
+def test_every_engine_must_show_it() -> None:
+    one_auto = Served(labels=(labels(), labels(cache_dtype="auto")), silence="why")
+    line = "(signed fp8_e4m3); the server's label says auto, which may be anything; why"
+    assert verified(served=one_auto) == (4, [f"not shown: running KV dtype {line}"])
+    one_weaker = Served(labels=(labels(), labels(kv_cache_memory_bytes="None")))
+    assert verified(served=one_weaker)[0] == 0
+    assert verified(served=one_weaker, at_least=Strength.MEDIUM)[0] == 4
+
+
 def test_one_engine_with_another_label() -> None:
     both = (labels(), labels(cache_dtype="auto", num_gpu_blocks="50"))
     assert verified(served=Served(labels=both))[0] == 3
