@@ -69,18 +69,19 @@ def anchor(settings: TrackingSettings, signature: Signature) -> None:
     """
     tags = {"signoff_sha256": signature.sha256, "signed_by": signature.by}
     with _registry(settings) as client:
-        version = _version_of(client, signature)
-        if version is None:
+        versions = _versions_of(client, signature)
+        if not versions:
             raise TrackingError(f"a registered version of run {signature.run_id}, got none")
         for key, value in tags.items():
-            client.set_model_version_tag(version.name, version.version, key, value)
+            client.set_model_version_tag(versions[-1].name, versions[-1].version, key, value)
 
 
 def anchored(settings: TrackingSettings, signature: Signature) -> Mapping[str, str] | None:
     """The tags of the registered version of a signed decision; None where there is none. Raises TrackingError."""
     with _registry(settings) as client:
-        version = _version_of(client, signature)
-        return None if version is None else dict(version.tags)
+        versions = _versions_of(client, signature)
+        told = [each for each in versions if "signoff_sha256" in each.tags]  # a later log may have added one
+        return dict((told or versions)[-1].tags) if versions else None
 
 
 @contextlib.contextmanager
@@ -100,12 +101,11 @@ def _registry(settings: TrackingSettings) -> Iterator[Any]:
             raise TrackingError(f"a store that answers, got {masked(settings.uri)} ({reason(error)})") from error
 
 
-def _version_of(client: Any, signature: Signature) -> Any | None:
-    """The registered version of the decision that was signed: of its run, and of its candidate among those."""
-    versions = client.search_model_versions(f"name = '{registered_name(signature.terms.model)}'")
-    of_run = (each for each in versions if each.tags.get("signoff_id") == signature.run_id)
-    arms = ((each, client.get_run(each.run_id).data.tags.get("kv.arm")) for each in of_run)
-    return next((each for each, arm in arms if arm == signature.candidate), None)
+def _versions_of(client: Any, signature: Signature) -> list[Any]:
+    """The registered versions of the decision that was signed: of its run, and of its candidate; the oldest first."""
+    versions = _versions(client, registered_name(signature.terms.model))
+    of_run = [each for each in versions if each.tags.get("signoff_id") == signature.run_id]
+    return [each for each in of_run if client.get_run(each.run_id).data.tags.get("kv.arm") == signature.candidate]
 
 
 def _log(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard], clock: Clock) -> list[str]:
@@ -242,11 +242,11 @@ def _register(client: Any, card: VersionCard, run_id: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    versions = _versions(client, card)
+    versions = _versions(client, card.model)
     if all(version.run_id != run_id for version in versions):
         tags, about = dict(card.tags), card.description
         client.create_model_version(card.model, card.source, run_id, tags=tags, description=about, await_creation_for=0)
-        versions = _versions(client, card)
+        versions = _versions(client, card.model)
     mine, *twins = (version for version in versions if version.run_id == run_id)
     for version in twins:  # of a request whose answer was lost
         client.delete_model_version(card.model, version.version)
@@ -260,9 +260,9 @@ def _register(client: Any, card: VersionCard, run_id: str) -> None:
             client.delete_registered_model_alias(card.model, card.alias)
 
 
-def _versions(client: Any, card: VersionCard) -> list[Any]:
+def _versions(client: Any, model: str) -> list[Any]:
     """The model's versions, the oldest first."""
-    return sorted(client.search_model_versions(f"name = '{card.model}'"), key=lambda version: int(version.version))
+    return sorted(client.search_model_versions(f"name = '{model}'"), key=lambda version: int(version.version))
 
 
 def _overtakes(version: Any, card: VersionCard) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -65,6 +66,20 @@ def test_a_tag_moves_no_alias_and_a_relog_keeps_it(corner: Corner, tmp_path: Pat
     log(tmp_path / "two", corner.settings())
     assert "signoff_sha256" in tags(corner, 2)
     assert corner.holds()["aliases"] == before
+
+
+def test_a_version_that_a_later_log_adds_hides_no_anchor(corner: Corner, tmp_path: Path) -> None:
+    mine = signed(corner)
+    anchor(corner.settings(), mine)
+    path = tmp_path / "two" / "decision.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "more": 1}))
+    log(tmp_path / "two", corner.settings())
+    assert "signoff_sha256" not in tags(corner, 3)
+    found = anchored(corner.settings(), mine)
+    assert found is not None
+    assert found["signoff_sha256"] == mine.sha256
+    anchor(corner.settings(), mine)
+    assert tags(corner, 3)["signoff_sha256"] == mine.sha256
 
 
 @pytest.mark.parametrize("change", [{"run_id": "three"}, {"candidate": "other"}])
