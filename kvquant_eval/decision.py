@@ -14,7 +14,7 @@ from typing import Any
 from kvquant_eval import __version__
 from kvquant_eval.core import noise
 from kvquant_eval.core.arms import ArmRecord
-from kvquant_eval.core.codec import DataError, from_data, nearest
+from kvquant_eval.core.codec import DataError, from_data, nearest, to_data
 from kvquant_eval.core.diagnosis import Diagnosis, diagnose
 from kvquant_eval.core.document import SCHEMA_VERSION, document, policy_sha256
 from kvquant_eval.core.folds import restrict
@@ -22,8 +22,9 @@ from kvquant_eval.core.judge import Judgement, flags, judge
 from kvquant_eval.core.records import GoldenSet, Prepared, Role
 from kvquant_eval.core.score import Answers
 from kvquant_eval.core.settings import Settings
+from kvquant_eval.core.signoff import standing
 from kvquant_eval.evidence import leave_out
-from kvquant_eval.io import fidelity, report, tables
+from kvquant_eval.io import fidelity, report, signoffs, tables
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import noise as noise_io
 from kvquant_eval.io.decisions import read_decision
@@ -157,13 +158,21 @@ def write(decided: Decided, run: RunFolder, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     RunFolder(folder).write_config({**settings.config, "pinned": pinned, "attested": said["model"]["kv"]})
     tables.write(folder, decided.judgement, said["model"], decided.prepared, decided.diagnosis)
-    report.write(folder, result, decided.judgement, decided.golden, decided.prepared)
+    render(decided, folder, result)
     if folder == run.path and (found := noise.measure(decided.judgement, settings.policy, _noise_mark(run, decided))):
         noise_io.write(run, found, said["model"])
     if said["attribution"]:
         write_json(folder / "attribution.json", {**head, "model": said["model"], "arms": said["attribution"]})
     write_json(folder / "decision.json", result)
     return result
+
+
+def render(decided: Decided, folder: Path, document: Mapping[str, Any]) -> None:
+    """Write the reports of a decision into ``folder``, with the signatures that are kept there. ``document`` is what
+    stands, or will stand, there.
+    """
+    signed = [to_data(each) for each in standing(signoffs.kept(RunFolder(folder)), document)]
+    report.write(folder, document, decided.judgement, decided.golden, decided.prepared, signed)
 
 
 def _head(folder: Path, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.calibrate import calibrate
-from kvquant_eval.cli import config, diff, regate, relog, rescore, search
+from kvquant_eval.cli import config, diff, regate, relog, rescore, search, sign, verify
 from kvquant_eval.cli.plain import value
 from kvquant_eval.cli.table import show_calibration, show_plan, show_search
 from kvquant_eval.cli.terminal import complain, conclude, say
@@ -40,8 +40,11 @@ USAGE = """kvquant-eval: may this model run with that KV dtype?
   kvquant-eval rescore RUN_DIR [key=value ...]    score its replays again with today's scorers, then the same
   kvquant-eval diff RUN_A RUN_B       two decisions side by side: what was gated, scores, flags
   kvquant-eval relog RUN_DIR          log a decided run to MLflow, when the server was down
+  kvquant-eval sign RUN_DIR --by NAME put your name to a promoted candidate
+  kvquant-eval verify SIGNOFF --model ID@REVISION --kv-dtype D ...   is what is served what was signed?
 
 exit status of plan: 0 a candidate that loses nothing would rather be promoted, 4 it would not
+exit status of verify: 0 everything matches, 3 refused, 4 not everything is shown
 exit status: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID, 2 bad input, 130/143 interrupted"""
 
 VERBS = {
@@ -67,7 +70,14 @@ class Verb(Protocol):
         ...
 
 
-ARTIFACT_VERBS: Mapping[str, Verb] = {"regate": regate, "rescore": rescore, "diff": diff, "relog": relog}
+ARTIFACT_VERBS: Mapping[str, Verb] = {
+    "regate": regate,
+    "rescore": rescore,
+    "diff": diff,
+    "relog": relog,
+    "sign": sign,
+    "verify": verify,
+}
 """Verbs with plain arguments."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -215,6 +215,17 @@ def running_scales(facts: EngineFacts, index: int, half: str) -> tuple[float, ..
     return tuple(several or [scale for scale in alone if scale is not None])
 
 
+def quantized_scales(facts: EngineFacts, half: str) -> list[float]:
+    """What K (``half``: ``k``) or V of all quantized layers is divided by."""
+    return [scale for index in layers_quantized(facts)[0] for scale in running_scales(facts, index, half)]
+
+
+def extremes(values: Iterable[float]) -> list[float]:
+    """Least and largest of the finite values (JSON has no others); empty where there is none."""
+    finite = [value for value in values if math.isfinite(value)]
+    return [min(finite), max(finite)] if finite else []
+
+
 def _same(found: Sequence[float], wanted: Sequence[float]) -> bool:
     """One for all, or one a head, which stands on several workers where there are more of them than heads."""
     times, rest = divmod(len(found), len(wanted))

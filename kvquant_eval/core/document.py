@@ -10,8 +10,9 @@ from kvquant_eval.core.arms import ArmRecord
 from kvquant_eval.core.attest import (
     bytes_per_token,
     effective_dtype,
+    extremes,
     layers_quantized,
-    running_scales,
+    quantized_scales,
     settings_that_differ,
 )
 from kvquant_eval.core.attribution import as_data as attribution_data
@@ -230,16 +231,9 @@ def _ratio(size: float, of: float) -> float:
 
 def _scales(treatment: KVTreatment, facts: EngineFacts) -> dict[str, Any]:
     """Where the scales of the quantized layers come from, and the least and largest of them; nothing else is scaled."""
-    quantized, _ = layers_quantized(facts)
-    k, v = ([scale for index in quantized for scale in running_scales(facts, index, half)] for half in ("k", "v"))
+    k, v = (quantized_scales(facts, half) for half in ("k", "v"))
     unit = {*k, *v} <= {1.0}
-    return {"kind": "unit" if unit else str(treatment.scales), "k": _range(k), "v": _range(v)}
-
-
-def _range(values: list[float]) -> list[float]:
-    """Least and largest of the finite values: JSON has no others."""
-    finite = [value for value in values if math.isfinite(value)]
-    return [min(finite), max(finite)] if finite else []
+    return {"kind": "unit" if unit else str(treatment.scales), "k": extremes(k), "v": extremes(v)}
 
 
 def _engine(base: ArmRecord, settings: Settings, prepared: Prepared) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -19,6 +17,7 @@ from kvquant_eval.core.records import Json
 from kvquant_eval.core.scorers.judge import read_grades
 from kvquant_eval.core.settings import JudgeSettings
 from kvquant_eval.core.text import head, one_line
+from kvquant_eval.io.wire import Late, Line, TooLong, client, exchange
 
 SENT = ("model", "messages", "temperature", "seed", "max_tokens")
 """Keys of a question that the judge sees."""
@@ -45,20 +44,13 @@ class JudgeClient:
         self.at_once = settings.at_once
         self._settings = settings
         self._secret = api_key(settings)
-        headers = {"Accept-Encoding": "identity"}  # what comes is counted as it is
-        if self._secret:
-            headers["Authorization"] = f"Bearer {self._secret}"
-        self._client = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(settings.timeout_s, connect=min(settings.timeout_s, CONNECT_S)),
-            limits=httpx.Limits(max_keepalive_connections=0),  # so that a socket is that of one attempt
-            follow_redirects=False,
-        )
+        headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
+        self._client = client(settings.timeout_s, CONNECT_S, headers)
         self._lock = threading.Lock()
         self._silent = 0
         self._closed = ""
         self._stop = threading.Event()
-        self._lines: set[_Line] = set()
+        self._lines: set[Line] = set()
 
     def __call__(self, content: Mapping[str, Json]) -> Json:
         body = {key: content[key] for key in SENT if key in content}
@@ -92,7 +84,7 @@ class JudgeClient:
                 return None, _grades(data)
         except _Failure as failure:
             return failure, None
-        except _Late:
+        except Late:
             return _Failure(f"no whole response within {self._settings.timeout_s:g} s", silent=True), None
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             what = self._masked(one_line(str(error))) or "no response"
@@ -103,25 +95,14 @@ class JudgeClient:
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, httpx.Headers, bytes]:
         """Status, headers and body of the response, within ``timeout_s`` and ``MOST_BYTES``."""
-        line, data = _Line(), b""
-        timer = threading.Timer(self._settings.timeout_s, line.cut)
+        line, url, seconds = Line(), completions_url(self._settings.url), self._settings.timeout_s
         with self._lock:
             self._lines.add(line)
-        timer.start()
         try:
-            url, trace = completions_url(self._settings.url), {"trace": line.trace}
-            with self._client.stream("POST", url, json=body, extensions=trace) as response:
-                for chunk in response.iter_raw():
-                    data += chunk
-                    if len(data) > MOST_BYTES:
-                        raise _Failure(f"a response of more than {MOST_BYTES:,} bytes", passes=False)
-            if line.is_cut:  # where no length was given, that looks like the end
-                raise _Late
-            return response.status_code, response.headers, data
-        except httpx.TransportError as error:
-            raise (_Late if line.is_cut else error) from None
+            return exchange(self._client, line, "POST", url, seconds=seconds, most_bytes=MOST_BYTES, body=body)
+        except TooLong as error:
+            raise _Failure(str(error), passes=False) from None
         finally:
-            timer.cancel()
             with self._lock:
                 self._lines.discard(line)
 
@@ -149,31 +130,6 @@ class JudgeClient:
 
     def _masked(self, text: str) -> str:
         return text.replace(self._secret, "***") if self._secret else text
-
-
-class _Late(Exception):
-    """The attempt was cut."""
-
-
-class _Line:
-    """The sockets of one attempt, which can be cut from another thread, whatever is read or written there."""
-
-    def __init__(self) -> None:
-        self._sockets: list[socket.socket] = []
-        self.is_cut = False
-
-    def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """See httpcore's extension ``trace``."""
-        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
-            self._sockets.append(info["return_value"].get_extra_info("socket"))
-            if self.is_cut:
-                self.cut()
-
-    def cut(self) -> None:
-        self.is_cut = True
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(each, socket.SHUT_RDWR)  # an SSL socket's own would wait for the other side
 
 
 class _Failure(Exception):

@@ -210,7 +210,7 @@ def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) ->
     at = model["weights_sha256"] if scheme == "folder" else model["revision"] or model["weights_sha256"]
     bar = barred(document, arm)
     return VersionCard(
-        model=model["id"].replace("/", "--").replace(":", "-"),
+        model=registered_name(model["id"]),
         # a server refuses a source without a path, such as hf://gpt2@main
         source=f"{'hf' if scheme == 'hub' else scheme}://{'' if '/' in model['id'] else '/'}{model['id']}@{at}",
         alias="" if bar else _alias(kv),
@@ -233,6 +233,11 @@ def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) ->
             "alias": "" if bar else _alias(kv),
         },
     )
+
+
+def registered_name(model: str) -> str:
+    """The model's name in the registry, which takes neither ``/`` nor ``:``."""
+    return model.replace("/", "--").replace(":", "-")
 
 
 def _alias(kv: Mapping[str, Any]) -> str:

@@ -25,12 +25,14 @@ from kvquant_eval.io.journal import Journal
 
 TEMPORARY = ".tmp"
 CONFIRM, POST_HOC = "confirm", "post_hoc"
+SIGNED = "signoff.json"
+"""The signatures of its candidates."""
 MARK = "tracking.json"
 """What became of the tracking, written last: a run that has it is finished."""
 OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
     | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
-    | {"noise.json", "scales.json", "checkpoint", CONFIRM, POST_HOC, "lock", MARK, "search.json"}
+    | {"noise.json", "scales.json", "checkpoint", CONFIRM, POST_HOC, "lock", MARK, "search.json", SIGNED}
     | {"report.md", "report.html", "junit.xml", "model-card.md"}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
@@ -147,7 +149,7 @@ class RunFolder:
         return ArmFolder(self.path / "arms" / name)
 
     def write_config(self, config: dict[str, Any]) -> None:
-        _atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        write_text(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
 
     def config(self) -> dict[str, Any]:
         path = self.path / "config.yaml"
@@ -164,7 +166,7 @@ class RunFolder:
         """``prepared.json`` without the turns, and ``plan.jsonl``: the rendered turns, one a line."""
         data = json.loads(to_json(replace(prepared, turns=())))
         write_json(self.path / "prepared.json", data)
-        _atomic(self.path / "plan.jsonl", "".join(to_json(turn) + "\n" for turn in prepared.turns))
+        write_text(self.path / "plan.jsonl", "".join(to_json(turn) + "\n" for turn in prepared.turns))
 
     def plan(self) -> Prepared:
         path = self.path / "plan.jsonl"
@@ -288,7 +290,17 @@ def code_sha256(files: Iterable[Path]) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON (no NaN), whole or not at all."""
-    _atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -307,12 +319,3 @@ def _made(folder: Path) -> list[str | int]:
 
 def _lean(block: BlockResult) -> BlockResult:
     return replace(block, replays=tuple(replace(replay, top=()) for replay in block.replays))
-
-
-def _atomic(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + TEMPORARY)
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

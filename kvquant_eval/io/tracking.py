@@ -11,15 +11,16 @@ import shutil
 import sqlite3
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.settings import TrackingSettings
+from kvquant_eval.core.signoff import Signature
 from kvquant_eval.core.text import safe
 from kvquant_eval.io.clock import Clock, Timed, locked
-from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards
+from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards, registered_name
 
 ARTIFACTS = ("decision.json", "junit.xml")
 WITH_TEXTS = ("report.md", "report.html")
@@ -60,6 +61,51 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
                 f"tracking.uri: a store that takes the runs, got {masked(settings.uri)} ({reason(error)}); "
                 f"the decision stands: make the store reachable and run `kvquant-eval relog {folder}`"
             ) from error
+
+
+def anchor(settings: TrackingSettings, signature: Signature) -> None:
+    """Tag the registered version of a signed decision with the hash of its signature. Raises TrackingError where there
+    is none, or the store cannot be told within ``settings.timeout_s``.
+    """
+    tags = {"signoff_sha256": signature.sha256, "signed_by": signature.by}
+    with _registry(settings) as client:
+        versions = _versions_of(client, signature)
+        if not versions:
+            raise TrackingError(f"a registered version of run {signature.run_id}, got none")
+        for key, value in tags.items():
+            client.set_model_version_tag(versions[-1].name, versions[-1].version, key, value)
+
+
+def anchored(settings: TrackingSettings, signature: Signature) -> Mapping[str, str] | None:
+    """The tags of the registered version of a signed decision; None where there is none. Raises TrackingError."""
+    with _registry(settings) as client:
+        versions = _versions_of(client, signature)
+        told = [each for each in versions if "signoff_sha256" in each.tags]  # a later log may have added one
+        return dict((told or versions)[-1].tags) if versions else None
+
+
+@contextlib.contextmanager
+def _registry(settings: TrackingSettings) -> Iterator[Any]:
+    """A client of a store that is there. Raises TrackingError, in one line, for whatever goes wrong with it."""
+    with quiet():
+        try:
+            database = database_file(settings.uri)
+            if database is not None and not database.exists():  # MLflow would make it
+                raise FileNotFoundError("no such database")
+            from mlflow import MlflowClient
+
+            yield Timed(MlflowClient(settings.uri, settings.uri), Clock("the time", settings.timeout_s))
+        except TrackingError:
+            raise
+        except Exception as error:
+            raise TrackingError(f"a store that answers, got {masked(settings.uri)} ({reason(error)})") from error
+
+
+def _versions_of(client: Any, signature: Signature) -> list[Any]:
+    """The registered versions of the decision that was signed: of its run, and of its candidate; the oldest first."""
+    versions = _versions(client, registered_name(signature.terms.model))
+    of_run = [each for each in versions if each.tags.get("signoff_id") == signature.run_id]
+    return [each for each in of_run if client.get_run(each.run_id).data.tags.get("kv.arm") == signature.candidate]
 
 
 def _log(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard], clock: Clock) -> list[str]:
@@ -196,11 +242,11 @@ def _register(client: Any, card: VersionCard, run_id: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    versions = _versions(client, card)
+    versions = _versions(client, card.model)
     if all(version.run_id != run_id for version in versions):
         tags, about = dict(card.tags), card.description
         client.create_model_version(card.model, card.source, run_id, tags=tags, description=about, await_creation_for=0)
-        versions = _versions(client, card)
+        versions = _versions(client, card.model)
     mine, *twins = (version for version in versions if version.run_id == run_id)
     for version in twins:  # of a request whose answer was lost
         client.delete_model_version(card.model, version.version)
@@ -214,9 +260,9 @@ def _register(client: Any, card: VersionCard, run_id: str) -> None:
             client.delete_registered_model_alias(card.model, card.alias)
 
 
-def _versions(client: Any, card: VersionCard) -> list[Any]:
+def _versions(client: Any, model: str) -> list[Any]:
     """The model's versions, the oldest first."""
-    return sorted(client.search_model_versions(f"name = '{card.model}'"), key=lambda version: int(version.version))
+    return sorted(client.search_model_versions(f"name = '{model}'"), key=lambda version: int(version.version))
 
 
 def _overtakes(version: Any, card: VersionCard) -> bool:
