@@ -218,8 +218,8 @@ MUTANTS = (
         invariant=10,
         what="hidden characters go out as they are",
         file="kvquant_eval/core/text.py",
-        old='    return "".join(_escape(char) if _is_hidden(char) else char for char in line)\n',
-        new="    return line\n",
+        old="_escape(char) if accents > MOST_ACCENTS or _is_hidden(char) else char",
+        new="char",
         test="tests/hostile",
     ),
     Mutant(
