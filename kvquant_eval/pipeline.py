@@ -30,6 +30,7 @@ from kvquant_eval.evidence import EXECUTION_REMEDY, executable, gather, leave_ou
 from kvquant_eval.io import fidelity, report, tables, tracking
 from kvquant_eval.io import golden as golden_io
 from kvquant_eval.io import noise as noise_io
+from kvquant_eval.io.report import summary
 from kvquant_eval.io.runfolder import RunFolder, earlier_decisions, fullest, last_speed, latest, new_run, write_json
 from kvquant_eval.replay import ReplayPlan, Stage, places, plan_replay, plan_second, prepare, stored_arm
 
@@ -325,6 +326,7 @@ def _decide(
     run.write_config({**settings.config, "pinned": pinned, "attested": decided["model"]["kv"]})
     tables.write(run.path, judgement, decided["model"], prepared, diagnosis)
     report.write(run.path, result, judgement, golden, prepared)
+    summary.write(run.path, result, judgement)
     if found := noise.measure(judgement, settings.policy, _noise_mark(run, settings, golden, records)):
         noise_io.write(run, found, decided["model"])
     if decided["attribution"]:

@@ -30,7 +30,8 @@ MARK = "tracking.json"
 OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
     | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
-    | {"noise.json", "scales.json", "checkpoint", "confirm", "lock", MARK, "report.md", "report.html", "junit.xml"}
+    | {"noise.json", "scales.json", "checkpoint", "confirm", "lock", MARK}
+    | {"report.md", "report.html", "summary.md", "junit.xml"}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 

@@ -21,7 +21,7 @@ from kvquant_eval.core.text import safe
 from kvquant_eval.io.clock import Clock, Timed, locked
 from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards
 
-ARTIFACTS = ("decision.json", "junit.xml")
+ARTIFACTS = ("decision.json", "summary.md", "junit.xml")
 WITH_TEXTS = ("report.md", "report.html")
 SCORES_TABLE = "turn_scores.json"
 REPLIES_TABLE = "flagged_replies.json"
