@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.records import Decision
 from kvquant_eval.core.settings import TrackingSettings
 from kvquant_eval.core.text import safe
+from kvquant_eval.io import evaluation
 from kvquant_eval.io.clock import Clock, Timed, locked
-from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards
+from kvquant_eval.io.registry import register
+from kvquant_eval.io.runcards import RunCard, read_cards
 
 ARTIFACTS = ("decision.json", "summary.md", "junit.xml")
 WITH_TEXTS = ("report.md", "report.html")
@@ -49,7 +50,7 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
     """
     if not settings.uri:
         return []
-    cards = read_cards(folder, settings.log_texts)
+    cards = read_cards(folder, settings.log_texts, settings.evaluation)
     clock = Clock("tracking.timeout_s", settings.timeout_s)
     with quiet():
         try:
@@ -77,7 +78,7 @@ def _write_all(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard
 
     bare = MlflowClient(settings.uri, settings.uri)
     client = Timed(bare, clock)
-    experiment = _experiment(client, settings)
+    experiment = _experiment(client, settings, settings.experiment)
     mine = f"tags.`kv.signoff_id` = '{cards[0].tags['kv.signoff_id']}'"
     running = f"{mine} and attributes.status = 'RUNNING'"
     try:
@@ -94,25 +95,39 @@ def _write_all(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard
         raise
     for card, run_id in zip(cards, runs, strict=True):
         if card.version is not None:
-            _register(client, card.version, run_id)
+            register(client, card.version, run_id)
+    if settings.evaluation:
+        table = _experiment(client, settings, f"{settings.experiment}{evaluation.EXPERIMENT}")
+        evaluation.log(bare, settings.uri, table, cards, clock)
     return runs
 
 
-def _experiment(client: Any, settings: TrackingSettings) -> str:
-    """The experiment's id. The artifacts of a database file lie beside it."""
+def _experiment(client: Any, settings: TrackingSettings, name: str) -> str:
+    """The id of the experiment of that name. The artifacts of a database file lie beside it."""
     from mlflow.exceptions import MlflowException
 
     database = database_file(settings.uri)
     location = (database.parent / "mlartifacts").as_uri() if database else None
-    experiment = client.get_experiment_by_name(settings.experiment)
+    experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            return str(client.create_experiment(settings.experiment, artifact_location=location))
+            return str(client.create_experiment(name, artifact_location=location))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another gate, or by a request whose answer was lost
                 raise
-        experiment = client.get_experiment_by_name(settings.experiment)
+        experiment = client.get_experiment_by_name(name)
     return str(experiment.experiment_id)
+
+
+def experiment_of(uri: str, run_id: str) -> str:
+    """The id of the experiment that has a run. Raises TrackingError where the store does not tell."""
+    from mlflow import MlflowClient
+
+    with quiet():
+        try:
+            return str(MlflowClient(uri, uri).get_run(run_id).info.experiment_id)
+        except Exception as error:
+            raise TrackingError(f"{masked(uri)} ({reason(error)})") from error
 
 
 def database_file(uri: str) -> Path | None:
@@ -184,51 +199,6 @@ def _dataset(card: RunCard) -> Any:
     source, sha256 = CodeDatasetSource(dict(golden)), golden["sha256"][:36]
     dataset = MetaDataset(source, name=name, digest=sha256)  # type: ignore[abstract]
     return dataset._to_mlflow_entity()
-
-
-def _register(client: Any, card: VersionCard, run_id: str) -> None:
-    """One version a decision. PROMOTE moves the alias here, HOLD takes it from a version of the same weights; one that
-    a later decision has overtaken moves nothing."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(card.model, description="KV cache decisions; the dtype is in the versions' tags")
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    versions = _versions(client, card)
-    if all(version.run_id != run_id for version in versions):
-        tags, about = dict(card.tags), card.description
-        client.create_model_version(card.model, card.source, run_id, tags=tags, description=about, await_creation_for=0)
-        versions = _versions(client, card)
-    mine, *twins = (version for version in versions if version.run_id == run_id)
-    for version in twins:  # of a request whose answer was lost
-        client.delete_model_version(card.model, version.version)
-    if not card.alias or any(_overtakes(version, card) for version in versions):
-        return
-    if card.decision is Decision.PROMOTE:
-        client.set_registered_model_alias(card.model, card.alias, mine.version)
-    elif card.decision is Decision.HOLD:
-        number = client.get_registered_model(card.model).aliases.get(card.alias)
-        if number is not None and _same_weights(client.get_model_version(card.model, str(number)), card):
-            client.delete_registered_model_alias(card.model, card.alias)
-
-
-def _versions(client: Any, card: VersionCard) -> list[Any]:
-    """The model's versions, the oldest first."""
-    return sorted(client.search_model_versions(f"name = '{card.model}'"), key=lambda version: int(version.version))
-
-
-def _overtakes(version: Any, card: VersionCard) -> bool:
-    """Whether a version has decided the alias after ``card`` did."""
-    if version.tags.get("alias") != card.alias or version.tags.get("decided_at", "") <= card.decided_at:
-        return False
-    decision = version.tags.get("kv_decision")
-    return decision == Decision.PROMOTE or (decision == Decision.HOLD and _same_weights(version, card))
-
-
-def _same_weights(version: Any, card: VersionCard) -> bool:
-    return bool(version.source == card.source and version.tags.get("weights_sha256") == card.tags["weights_sha256"])
 
 
 @contextlib.contextmanager

@@ -78,20 +78,19 @@ def decision_table(classes: Data, baseline: str) -> Table:
     """A row a class and score. Scores, drops and bounds are in points of 100, a drop > 0 is worse; ``drops/gains``
     count turns that move beyond the flag's threshold.
     """
-    columns = ("class", "verdict", "score", "role", "turns", baseline, "candidate", "drop", "95% bounds", "drops/gains")
+    columns = ("class", "verdict", "score", "turns", baseline, "candidate", "drop", "95% bounds", "drops/gains")
     rows = []
     for workload, judged in classes.items():
         first = (class_name(workload, judged), judged["verdict"])
         rows += [(*first, *_score(name, score)) for name, score in judged["scores"].items()]
         if not judged["scores"]:
             rows.append((*first, *[NONE] * (len(columns) - 2)))
-    return Table(columns, "lvll" + "r" * 6, tuple(rows))
+    return Table(columns, "lvl" + "r" * 6, tuple(rows))
 
 
 def _score(name: str, score: Data) -> tuple[str, ...]:
     return (
-        name,
-        score["role"],
+        name if score["role"] == "gate" else f"{name} ({score['role']})",
         str(score["n_headroom"] if score["role"] == "gate" else score["n_turns"]),
         number(score["baseline_mean"], ".1f"),
         number(score["candidate_mean"], ".1f"),

@@ -27,8 +27,8 @@ def test_decision_reasons_and_table_are_there_and_no_text_is(case: MakeCase, tmp
     lines = said.splitlines()
     assert lines[0] == "# KV cache: HOLD"
     assert f"## HOLD: {name}" in lines
-    assert "| class | verdict | score | role | turns | BF16 | candidate | drop | 95% bounds | drops/gains |" in lines
-    assert "| math_chain | FAIL | gl_reply | gate | 40 | 81.0 | 72.0 | +9.00 | [9.00, 9.00] | 40/0 |" in lines
+    assert "| class | verdict | score | turns | BF16 | candidate | drop | 95% bounds | drops/gains |" in lines
+    assert "| math_chain | FAIL | gl_reply | 40 | 81.0 | 72.0 | +9.00 | [9.00, 9.00] | 40/0 |" in lines
     assert all(f"- {reason}" in said.replace("\\", "") for reason in made.document["candidates"][0]["reasons"])
     assert "Ada" not in said
     assert "five" not in said  # what the baseline replied
