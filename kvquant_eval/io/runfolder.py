@@ -99,6 +99,10 @@ class RunFolder:
     def finish(self, tracking: dict[str, Any]) -> None:
         write_json(self.path / MARK, tracking)
 
+    def tracked(self) -> dict[str, Any]:
+        """What ``finish`` wrote; empty when there is none that can be read."""
+        return _read_object(self.path / MARK)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time. Raises DataError when another one is at work; a dead one holds nothing."""
