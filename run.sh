@@ -19,7 +19,7 @@ usage: ./run.sh [verb] [arguments]
   search       kvquant-eval search: mixed precision for a dtype that is held
   calibrate    kvquant-eval calibrate: scales for FP8, and a checkpoint that has them
   golden       kvquant-golden: import, lint, stats, show or pin golden turns
-  ui           mlflow's pages over the recorded runs, on 127.0.0.1:5000
+  ui           mlflow's pages over the recorded runs, on 127.0.0.1:5000, and where the newest one is
   test         check, then every test; with arguments only pytest with them
   check        ruff, mypy, import-linter
   setup        only set up
@@ -159,8 +159,10 @@ check() {
 }
 
 ui() {
+    local store=(--backend-store-uri "sqlite:///$root/mlflow.db")
     cd -- "$root"
-    exec "$bin/mlflow" ui --backend-store-uri "sqlite:///$root/mlflow.db" --host 127.0.0.1 --port 5000 --workers 1 "$@"
+    "$bin/python" -m kvquant_eval.cli.ui "${store[@]}" "$@" & # says where the newest run is, once the server answers
+    exec "$bin/mlflow" ui "${store[@]}" --host 127.0.0.1 --port 5000 --workers 1 "$@"
 }
 
 run_tests() {

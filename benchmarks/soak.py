@@ -39,6 +39,7 @@ LAST_FILES = (
     "fidelity.parquet",
     "report.md",
     "report.html",
+    "summary.md",
     "junit.xml",
 )
 FIRST_GUESS_S = 30.0

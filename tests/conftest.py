@@ -23,4 +23,6 @@ def _children_import_from_here() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        for name in ("GITHUB_ACTIONS", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):  # of the job that runs these tests
+            patch.delenv(name, raising=False)
         yield

@@ -5,6 +5,7 @@ and status 2.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import sys
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvquant_eval.cli import golden_import, golden_lint
+from kvquant_eval.cli import github, golden_import, golden_lint
 from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import DataError, nearest, quoted, to_data
 from kvquant_eval.core.records import Decision, GoldenTurn
@@ -29,8 +30,10 @@ from kvquant_eval.io.golden.manifest import MANIFEST, read_manifest
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit status."""
     options = _parser().parse_args(sys.argv[1:] if argv is None else list(argv))
+    quoting = options.verb in ("import", "lint")  # lines for people; the other verbs' output is for programs too
     try:
-        return int(options.run(options))
+        with github.commands_stopped() if quoting else contextlib.nullcontext():
+            return int(options.run(options))
     except DataError as error:
         return _complain(str(error))
     except EngineDied as died:

@@ -18,7 +18,7 @@ import yaml
 
 from kvquant_eval import __version__
 from kvquant_eval.calibrate import calibrate
-from kvquant_eval.cli import config, diff, regate, relog, rescore, search, sign, verify
+from kvquant_eval.cli import config, diff, github, regate, relog, rescore, search, sign, verify
 from kvquant_eval.cli.plain import value
 from kvquant_eval.cli.table import show_calibration, show_plan, show_search
 from kvquant_eval.cli.terminal import complain, conclude, say
@@ -79,6 +79,8 @@ ARTIFACT_VERBS: Mapping[str, Verb] = {
     "verify": verify,
 }
 """Verbs with plain arguments."""
+FOR_PROGRAMS = frozenset({"--cfg", "--version"})
+"""What programs read: nothing else may stand there, and it has no text of a model."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -106,8 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(number, _interrupt)
     log = logging.getLogger("kvquant_eval")
     log.handlers, log.level = [_Lines()], logging.INFO
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _status(list(sys.argv[1:] if argv is None else argv))
+        with github.commands_stopped() if not FOR_PROGRAMS & {*arguments} else contextlib.nullcontext():
+            return _status(arguments)
     finally:
         _settle(sys.stdout)
         _settle(sys.stderr)

@@ -89,6 +89,7 @@ class EngineSettings:
 @dataclass(frozen=True, kw_only=True)
 class TrackingSettings:
     """MLflow: where runs go. ``uri`` empty: nothing is logged. ``log_texts``: replies go along with the scores.
+    ``evaluation``: the worst flagged turns go along as MLflow evaluations, a run an arm, to be compared row by row.
 
     ``timeout_s`` bounds all of it (seconds): no request is begun later. MLflow's own settings bound one request.
     """
@@ -96,6 +97,7 @@ class TrackingSettings:
     uri: str
     experiment: str
     log_texts: bool = False
+    evaluation: bool = False
     timeout_s: float = 300.0
 
     def __post_init__(self) -> None:

@@ -18,6 +18,10 @@ class Clock:
         self._message = f"{name} = {seconds:g} is over"
         self._end = time.monotonic() + seconds
 
+    def left(self) -> float:
+        """Seconds, at least 0."""
+        return max(0.0, self._end - time.monotonic())
+
     def check(self) -> None:
         """Raise TimeoutError when the time is up."""
         if time.monotonic() > self._end:

@@ -20,16 +20,17 @@ from kvquant_eval.core.signoff import barred
 from kvquant_eval.io import tables as stored
 from kvquant_eval.io.decisions import DecisionDocument, read_decision
 from kvquant_eval.io.runfolder import RunFolder
-from kvquant_eval.io.runtables import note, reply_table, run_name, score_table
+from kvquant_eval.io.runtables import evaluation_rows, note, reply_table, run_name, score_table, worst_turns
 
 MAX_PARAM = 6000
 COLOURS = {
-    "BASELINE": "#1565c0",
-    "PROMOTE": "#2e7d32",
-    "HOLD": "#c62828",
-    "INCONCLUSIVE": "#f9a825",
-    "INVALID": "#6a1b9a",
+    "BASELINE": ("#1565c0",),
+    "PROMOTE": ("#2e7d32", "#81c784", "#1b5e20", "#a5d6a7"),
+    "HOLD": ("#c62828", "#ef9a9a", "#7f0000", "#ff7043"),
+    "INCONCLUSIVE": ("#f9a825", "#ffe082", "#c17900", "#fff176"),
+    "INVALID": ("#6a1b9a", "#ce93d8", "#38006b", "#b39ddb"),
 }
+"""Hue by decision; shades tell the candidates of one decision apart."""
 VALIDATION = {Decision.PROMOTE: "approved", Decision.HOLD: "rejected"}
 
 
@@ -60,7 +61,8 @@ class VersionCard:
 @dataclass(frozen=True, kw_only=True)
 class RunCard:
     """One MLflow run: metrics in points (all finite), one chart section a class; ``scores`` has one row a turn, turn id
-    first and score second; ``replies`` has texts, and is None unless they were asked for. ``logged_at`` is in ms."""
+    first and score second; ``replies`` has texts, and is None unless they were asked for; ``rows`` are an evaluation's
+    (``runtables.evaluation_rows``). ``logged_at`` is in ms."""
 
     name: str
     logged_at: int
@@ -70,10 +72,11 @@ class RunCard:
     golden: Mapping[str, Any]
     scores: pd.DataFrame
     replies: pd.DataFrame | None
+    rows: Sequence[Mapping[str, Any]]
     version: VersionCard | None
 
 
-def read_cards(folder: Path, log_texts: bool) -> list[RunCard]:
+def read_cards(folder: Path, log_texts: bool, evaluation: bool = False) -> list[RunCard]:
     """The baseline's card, then one a candidate. Raises DataError, in one line, for a damaged folder."""
     document = read_decision(folder / "decision.json")
     tables = stored.read(folder)
@@ -82,9 +85,10 @@ def read_cards(folder: Path, log_texts: bool) -> list[RunCard]:
     baseline = {**repeat, "name": "baseline", "kv": document["baseline"]["kv"], "decision": "BASELINE"}
     run = RunFolder(folder)
     scheme = from_data(_Config, run.config(), f"{folder / 'config.yaml'}")["model"]["source"]
+    worst = worst_turns(document["candidates"]) if evaluation else ()
     return [
         RunCard(
-            name=run_name(document["model"], arm["kv"]),
+            name=run_name(document["model"], arm),
             logged_at=int(datetime.fromisoformat(document["created_at"]).timestamp() * 1000),
             params=_params(document, arm, shown),
             metrics=_metrics(document, arm, shown),
@@ -92,6 +96,7 @@ def read_cards(folder: Path, log_texts: bool) -> list[RunCard]:
             golden={key: document["golden"][key] for key in ("name", "version", "sha256", "n_turns")},
             scores=score_table(document, arm, shown, tables),
             replies=reply_table(document, arm, run) if log_texts else None,
+            rows=evaluation_rows(arm, worst, run, tables, log_texts),
             version=None if arm is baseline else _version(document, arm, scheme),
         )
         for arm in (baseline, *document["candidates"])
@@ -117,8 +122,8 @@ def _metrics(document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[
     values: dict[str, Any] = {
         "kv/bytes_per_token": arm["kv"].get("bytes_per_token"),
         "kv/capacity_tokens": arm["kv"].get("capacity_tokens"),
-        "arm/decoded_tokens_per_s": replayed.get("decoded_tokens_per_s"),
-        "arm/prefix_cache_share": replayed.get("prefix_cache_share"),
+        "kv/decoded_tokens_per_s": replayed.get("decoded_tokens_per_s"),
+        "kv/prefix_cache_share": replayed.get("prefix_cache_share"),
     }
     compared = "repeat" if arm["decision"] == "BASELINE" else arm["name"]
     if (near := document.get("fidelity", {}).get(compared)) is not None:
@@ -198,10 +203,16 @@ def _tags(document: DecisionDocument, arm: Mapping[str, Any], log_texts: bool) -
         "model.id": model["id"],
         "model.revision": str(model["revision"]),
         "model.weights_sha256": model["weights_sha256"],
-        "mlflow.runColor": COLOURS[arm["decision"]],
+        "mlflow.runColor": _colour(document, arm),
         "mlflow.source.name": "kvquant_eval",
         "mlflow.note.content": note(document, arm),
     }
+
+
+def _colour(document: DecisionDocument, arm: Mapping[str, Any]) -> str:
+    shades = COLOURS[arm["decision"]]
+    alike = [each["name"] for each in document["candidates"] if each["decision"] == arm["decision"]]
+    return shades[alike.index(arm["name"]) % len(shades) if arm["name"] in alike else 0]
 
 
 def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) -> VersionCard:
@@ -216,7 +227,7 @@ def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) ->
         alias="" if bar else _alias(kv),
         decision=decision,
         decided_at=document["created_at"],
-        description=f"{decision}: {run_name(model, kv)}",
+        description=run_name(model, arm),
         tags={
             "kv_cache_dtype_requested": kv["requested"],
             "kv_cache_dtype_effective": kv["effective"],
@@ -230,7 +241,7 @@ def _version(document: DecisionDocument, arm: Mapping[str, Any], scheme: str) ->
             "policy_sha256": document["policy"]["sha256"],
             "signoff_id": document["run_id"],
             "decided_at": document["created_at"],
-            "alias": "" if bar else _alias(kv),
+            "decides_alias": "" if bar else _alias(kv),
         },
     )
 
@@ -243,8 +254,19 @@ def registered_name(model: str) -> str:
 def _alias(kv: Mapping[str, Any]) -> str:
     """``kv-fp8-e4m3-approved``; where layers are skipped they are named, for that is another thing to serve."""
     skipped: Sequence[int] = kv.get("layers_skipped", [])
-    layers = f"-skip-{'-'.join(map(str, skipped))}" if skipped else ""
+    layers = f"-skip-{'-'.join(_spans(skipped))}" if skipped else ""
     return re.sub(r"[^A-Za-z0-9-]", "-", f"kv-{kv['requested']}{layers}-approved")
+
+
+def _spans(layers: Sequence[int]) -> list[str]:
+    """``0to24`` where layers follow each other: an alias has 255 characters at most."""
+    spans: list[list[int]] = []
+    for layer in sorted(layers):
+        if spans and layer == spans[-1][-1] + 1:
+            spans[-1].append(layer)
+        else:
+            spans.append([layer])
+    return [str(span[0]) if len(span) == 1 else f"{span[0]}to{span[-1]}" for span in spans]
 
 
 def _pick(values: Mapping[str, Any], keys: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ OWN_FILES = frozenset(
     {"config.yaml", "prepared.json", "prepare.log", "plan.jsonl", "arms", "answers.jsonl"}
     | {"turns.parquet", "deltas.parquet", "fidelity.parquet", "ranges.parquet", "attribution.json", "decision.json"}
     | {"noise.json", "scales.json", "checkpoint", CONFIRM, POST_HOC, "lock", MARK, "search.json", SIGNED}
-    | {"report.md", "report.html", "junit.xml", "model-card.md"}
+    | {"report.md", "report.html", "summary.md", "junit.xml", "model-card.md"}
 )
 ARM_FILES = frozenset({"arm.json", "replays.jsonl", "engine.json", "engine.log"})
 
@@ -100,6 +100,10 @@ class RunFolder:
 
     def finish(self, tracking: dict[str, Any]) -> None:
         write_json(self.path / MARK, tracking)
+
+    def tracked(self) -> dict[str, Any]:
+        """What ``finish`` wrote; empty when there is none that can be read."""
+        return _read_object(self.path / MARK)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

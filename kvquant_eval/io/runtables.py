@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from kvquant_eval.core.records import Measure
+from kvquant_eval.core.codec import digest
+from kvquant_eval.core.records import Measure, Replay
 from kvquant_eval.core.text import safe
 from kvquant_eval.io.decisions import DecisionDocument
 from kvquant_eval.io.report.markdown import escape
 from kvquant_eval.io.report.names import kv_name
+from kvquant_eval.io.report.summary import HASH_CHARS, reply_mark
 from kvquant_eval.io.runfolder import RunFolder
 
 MAX_NOTE = 8000
+MOST_ROWS = 50
+UNITS = (
+    "Points of 100; a drop > 0 is worse. Bound: the upper one of 95% of the mean drop. "
+    "Flagged: turns that drop beyond the threshold."
+)
 
 
-def run_name(model: Mapping[str, Any], kv: Mapping[str, Any]) -> str:
-    """Model id and KV dtype, requested and effective, native or reference."""
-    return f"{model['id']} {kv_name(kv)}"
+def run_name(model: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
+    """The arm and its decision, then KV dtype, requested and effective, native or reference, and the model's id:
+    MLflow's lists show only the beginning, where runs of one model have to differ.
+    """
+    decided = "" if arm["decision"] == "BASELINE" else f" {arm['decision']}"
+    return f"{arm['name']}{decided}: {stored_as(model, arm)}"
+
+
+def stored_as(model: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
+    """KV dtype and model id."""
+    return f"{kv_name(arm['kv'])} of {model['id']}"
 
 
 def note(document: DecisionDocument, arm: Mapping[str, Any]) -> str:
@@ -31,10 +46,13 @@ def note(document: DecisionDocument, arm: Mapping[str, Any]) -> str:
     else:
         lead = f"**{arm['decision']}**" + (f" ({', '.join(marks)})" if marks else "")
         about = [f"- {_plain(reason)}" for reason in arm["reasons"]]
+    said = f"{arm['name']}, {stored_as(document['model'], arm)}"
     lines = [
-        f"{lead}: {_plain(run_name(document['model'], arm['kv']))}",
+        f"{lead}: {_plain(said)}",
         "",
         *about,
+        "",
+        UNITS,
         "",
         "| class | verdict | score | turns | baseline | candidate | drop | bound | flagged |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -58,7 +76,9 @@ def _rows(workload: str, judged: Mapping[str, Any]) -> list[str]:
 def score_table(
     document: DecisionDocument, arm: Mapping[str, Any], shown: Mapping[str, str], tables: Mapping[str, pd.DataFrame]
 ) -> pd.DataFrame:
-    """One row a turn, in the same order in every run: the class's shown score, its drop, and every score (points)."""
+    """One row a turn, in the same order in every run: the class's shown score, its drop, and every score (points, two
+    decimals).
+    """
     turns, deltas = tables["turns"], tables["deltas"]
     if turns.empty or arm["name"] not in set(turns["arm"]):
         return pd.DataFrame()
@@ -85,7 +105,7 @@ def score_table(
                 **_identity(document, arm),
             }
         )
-    return pd.DataFrame(rows).sort_values(["class", "turn_id"], ignore_index=True)
+    return pd.DataFrame(rows).round(2).sort_values(["class", "turn_id"], ignore_index=True)
 
 
 def reply_table(document: DecisionDocument, arm: Mapping[str, Any], run: RunFolder) -> pd.DataFrame:
@@ -108,12 +128,62 @@ def reply_table(document: DecisionDocument, arm: Mapping[str, Any], run: RunFold
     return pd.DataFrame(rows)
 
 
+def worst_turns(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The flag that puts each turn among the ``MOST_ROWS`` worst of all candidates, the largest drop first."""
+    flags = sorted((flag for each in candidates for flag in each["flagged_turns"]), key=lambda flag: flag["drop"])
+    worst = {flag["turn_id"]: flag for flag in flags}
+    return sorted(worst.values(), key=lambda flag: (-flag["drop"], flag["turn_id"]))[:MOST_ROWS]
+
+
+def evaluation_rows(
+    arm: Mapping[str, Any],
+    worst: Sequence[Mapping[str, Any]],
+    run: RunFolder,
+    tables: Mapping[str, pd.DataFrame],
+    log_texts: bool,
+) -> list[dict[str, Any]]:
+    """One row a turn, the same turns with the same ``inputs`` in every arm, so that MLflow sets them side by side.
+
+    ``outputs`` is the arm's reply, ``expectations`` has the baseline's; without ``log_texts`` both are ``reply_mark``.
+    ``scores`` are the arm's points in the scores that all these turns have, or else in all. A prompt is known by
+    the hash of its token ids.
+    """
+    if not worst or tables["turns"].empty:
+        return []
+    prompts = {turn.turn_id: digest(list(turn.prompt_ids))[:HASH_CHARS] for turn in run.plan().turns}
+    names = dict.fromkeys((arm.get("baseline", "baseline"), arm["name"]))
+    base, own = [_replies(run, name) for name in names] * (2 if len(names) == 1 else 1)
+    mine = tables["turns"][tables["turns"]["arm"] == arm["name"]].dropna(subset=["points"])
+    points = mine[mine["turn_id"].isin([flag["turn_id"] for flag in worst])].pivot_table("points", "turn_id", "scorer")
+    everywhere = points.dropna(axis="columns") if points.notna().all().any() else points
+    shown = (lambda reply: safe(reply.text) if reply else "") if log_texts else reply_mark
+    return [
+        {
+            "inputs": {
+                "turn_id": turn_id,
+                "class": flag["class"],
+                "turn_index": flag.get("turn_index"),
+                "prompt_sha256": prompts.get(turn_id),
+            },
+            "outputs": shown(own.get(turn_id)),
+            "expectations": {"baseline_reply": shown(base.get(turn_id))},
+            "scores": everywhere.loc[turn_id].dropna().round(2).to_dict() if turn_id in everywhere.index else {},
+        }
+        for flag in worst
+        for turn_id in (flag["turn_id"],)
+    ]
+
+
+def _replies(run: RunFolder, arm: str) -> dict[str, Replay]:
+    """The generated replies of the first epoch."""
+    replays = run.arm(arm).replays()
+    return {each.turn_id: each for each in replays if each.measure is Measure.GENERATED and each.epoch == 0}
+
+
 def _texts(run: RunFolder, arm: str, wanted: Iterable[str]) -> dict[str, str]:
     keep = set(wanted)
     return {
-        replay.turn_id: safe(replay.text)
-        for replay in (run.arm(arm).replays() if keep else ())
-        if replay.turn_id in keep and replay.measure is Measure.GENERATED and replay.epoch == 0
+        turn_id: safe(each.text) for turn_id, each in (_replies(run, arm) if keep else {}).items() if turn_id in keep
     }
 
 

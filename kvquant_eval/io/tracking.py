@@ -15,14 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvquant_eval.core.records import Decision
 from kvquant_eval.core.settings import TrackingSettings
 from kvquant_eval.core.signoff import Signature
 from kvquant_eval.core.text import safe
+from kvquant_eval.io import evaluation
 from kvquant_eval.io.clock import Clock, Timed, locked
-from kvquant_eval.io.runcards import RunCard, VersionCard, read_cards, registered_name
+from kvquant_eval.io.registry import register, versions
+from kvquant_eval.io.runcards import RunCard, read_cards, registered_name
 
-ARTIFACTS = ("decision.json", "junit.xml")
+ARTIFACTS = ("decision.json", "summary.md", "junit.xml")
 WITH_TEXTS = ("report.md", "report.html")
 SCORES_TABLE = "turn_scores.json"
 REPLIES_TABLE = "flagged_replies.json"
@@ -50,7 +51,7 @@ def log(folder: Path, settings: TrackingSettings) -> list[str]:
     """
     if not settings.uri:
         return []
-    cards = read_cards(folder, settings.log_texts)
+    cards = read_cards(folder, settings.log_texts, settings.evaluation)
     clock = Clock("tracking.timeout_s", settings.timeout_s)
     with quiet():
         try:
@@ -69,19 +70,19 @@ def anchor(settings: TrackingSettings, signature: Signature) -> None:
     """
     tags = {"signoff_sha256": signature.sha256, "signed_by": signature.by}
     with _registry(settings) as client:
-        versions = _versions_of(client, signature)
-        if not versions:
+        found = _versions_of(client, signature)
+        if not found:
             raise TrackingError(f"a registered version of run {signature.run_id}, got none")
         for key, value in tags.items():
-            client.set_model_version_tag(versions[-1].name, versions[-1].version, key, value)
+            client.set_model_version_tag(found[-1].name, found[-1].version, key, value)
 
 
 def anchored(settings: TrackingSettings, signature: Signature) -> Mapping[str, str] | None:
     """The tags of the registered version of a signed decision; None where there is none. Raises TrackingError."""
     with _registry(settings) as client:
-        versions = _versions_of(client, signature)
-        told = [each for each in versions if "signoff_sha256" in each.tags]  # a later log may have added one
-        return dict((told or versions)[-1].tags) if versions else None
+        found = _versions_of(client, signature)
+        told = [each for each in found if "signoff_sha256" in each.tags]  # a later log may have added one
+        return dict((told or found)[-1].tags) if found else None
 
 
 @contextlib.contextmanager
@@ -103,8 +104,8 @@ def _registry(settings: TrackingSettings) -> Iterator[Any]:
 
 def _versions_of(client: Any, signature: Signature) -> list[Any]:
     """The registered versions of the decision that was signed: of its run, and of its candidate; the oldest first."""
-    versions = _versions(client, registered_name(signature.terms.model))
-    of_run = [each for each in versions if each.tags.get("signoff_id") == signature.run_id]
+    found = versions(client, registered_name(signature.terms.model))
+    of_run = [each for each in found if each.tags.get("signoff_id") == signature.run_id]
     return [each for each in of_run if client.get_run(each.run_id).data.tags.get("kv.arm") == signature.candidate]
 
 
@@ -123,7 +124,7 @@ def _write_all(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard
 
     bare = MlflowClient(settings.uri, settings.uri)
     client = Timed(bare, clock)
-    experiment = _experiment(client, settings)
+    experiment = _experiment(client, settings, settings.experiment)
     mine = f"tags.`kv.signoff_id` = '{cards[0].tags['kv.signoff_id']}'"
     running = f"{mine} and attributes.status = 'RUNNING'"
     try:
@@ -140,25 +141,39 @@ def _write_all(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard
         raise
     for card, run_id in zip(cards, runs, strict=True):
         if card.version is not None:
-            _register(client, card.version, run_id)
+            register(client, card.version, run_id)
+    if settings.evaluation:
+        table = _experiment(client, settings, f"{settings.experiment}{evaluation.EXPERIMENT}")
+        evaluation.log(bare, settings.uri, table, cards, clock)
     return runs
 
 
-def _experiment(client: Any, settings: TrackingSettings) -> str:
-    """The experiment's id. The artifacts of a database file lie beside it."""
+def _experiment(client: Any, settings: TrackingSettings, name: str) -> str:
+    """The id of the experiment of that name. The artifacts of a database file lie beside it."""
     from mlflow.exceptions import MlflowException
 
     database = database_file(settings.uri)
     location = (database.parent / "mlartifacts").as_uri() if database else None
-    experiment = client.get_experiment_by_name(settings.experiment)
+    experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            return str(client.create_experiment(settings.experiment, artifact_location=location))
+            return str(client.create_experiment(name, artifact_location=location))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another gate, or by a request whose answer was lost
                 raise
-        experiment = client.get_experiment_by_name(settings.experiment)
+        experiment = client.get_experiment_by_name(name)
     return str(experiment.experiment_id)
+
+
+def experiment_of(uri: str, run_id: str) -> str:
+    """The id of the experiment that has a run. Raises TrackingError where the store does not tell."""
+    from mlflow import MlflowClient
+
+    with quiet():
+        try:
+            return str(MlflowClient(uri, uri).get_run(run_id).info.experiment_id)
+        except Exception as error:
+            raise TrackingError(f"{masked(uri)} ({reason(error)})") from error
 
 
 def database_file(uri: str) -> Path | None:
@@ -230,51 +245,6 @@ def _dataset(card: RunCard) -> Any:
     source, sha256 = CodeDatasetSource(dict(golden)), golden["sha256"][:36]
     dataset = MetaDataset(source, name=name, digest=sha256)  # type: ignore[abstract]
     return dataset._to_mlflow_entity()
-
-
-def _register(client: Any, card: VersionCard, run_id: str) -> None:
-    """One version a decision. PROMOTE moves the alias here, HOLD takes it from a version of the same weights; one that
-    a later decision has overtaken moves nothing."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(card.model, description="KV cache decisions; the dtype is in the versions' tags")
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    versions = _versions(client, card.model)
-    if all(version.run_id != run_id for version in versions):
-        tags, about = dict(card.tags), card.description
-        client.create_model_version(card.model, card.source, run_id, tags=tags, description=about, await_creation_for=0)
-        versions = _versions(client, card.model)
-    mine, *twins = (version for version in versions if version.run_id == run_id)
-    for version in twins:  # of a request whose answer was lost
-        client.delete_model_version(card.model, version.version)
-    if not card.alias or any(_overtakes(version, card) for version in versions):
-        return
-    if card.decision is Decision.PROMOTE:
-        client.set_registered_model_alias(card.model, card.alias, mine.version)
-    elif card.decision is Decision.HOLD:
-        number = client.get_registered_model(card.model).aliases.get(card.alias)
-        if number is not None and _same_weights(client.get_model_version(card.model, str(number)), card):
-            client.delete_registered_model_alias(card.model, card.alias)
-
-
-def _versions(client: Any, model: str) -> list[Any]:
-    """The model's versions, the oldest first."""
-    return sorted(client.search_model_versions(f"name = '{model}'"), key=lambda version: int(version.version))
-
-
-def _overtakes(version: Any, card: VersionCard) -> bool:
-    """Whether a version has decided the alias after ``card`` did."""
-    if version.tags.get("alias") != card.alias or version.tags.get("decided_at", "") <= card.decided_at:
-        return False
-    decision = version.tags.get("kv_decision")
-    return decision == Decision.PROMOTE or (decision == Decision.HOLD and _same_weights(version, card))
-
-
-def _same_weights(version: Any, card: VersionCard) -> bool:
-    return bool(version.source == card.source and version.tags.get("weights_sha256") == card.tags["weights_sha256"])
 
 
 @contextlib.contextmanager

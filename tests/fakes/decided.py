@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from kvquant_eval.core.records import BlockResult, Measure, Outcome, Replay
+from kvquant_eval.core.records import BlockResult, Measure, Outcome, Prepared, RenderedTurn, Replay
 from kvquant_eval.io import tables
 from kvquant_eval.io.journal import Journal
+from kvquant_eval.io.runfolder import RunFolder
 
 BF16 = {"requested": "bfloat16", "effective": "bfloat16", "realisation": "native"}
 STORED = {"layers_quantized": 2, "layers_skipped": [], "bytes_per_token": 96.0, "capacity_tokens": 4096}
@@ -89,9 +90,10 @@ def run(model: str, folder: Path, **change: Any) -> Path:
     folder.mkdir()
     (folder / "decision.json").write_text(json.dumps(made))
     (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"source": "hub"}, "pinned": {}}))
-    for name in ("report.md", "report.html", "junit.xml"):
+    for name in ("report.md", "report.html", "summary.md", "junit.xml"):
         (folder / name).write_text(name)
     (folder / "tracking.json").write_text("{}")
+    RunFolder(folder).write_plan(_prepared())
     turns = [
         {"arm": arm, "turn_id": turn, "workload": turn.split("-")[0], "turn_index": 0, "scorer": name, "epoch": 0,
          "outcome": "ok", "points": None if (arm, turn) == ("fp8", "faq-a/t00") else 70.0, "explanation": "a text"}
@@ -110,3 +112,17 @@ def run(model: str, folder: Path, **change: Any) -> Path:
             BlockResult(index=0, replays=replays, preemptions=0, seconds=1.0)
         )
     return folder
+
+
+def _prepared() -> Prepared:
+    turns = [
+        RenderedTurn(
+            turn_id=turn, workload=turn.split("-")[0], conversation_id=turn[:-4], turn_index=0, prompt_ids=(1, 2, n),
+            golden_ids=(3,), spans=(), max_tokens=8,
+        )
+        for n, turn in enumerate(TURNS)
+    ]  # fmt: skip
+    return Prepared(
+        path="/model", weights_sha256="w" * 64, template_sha256="t" * 64, device="cpu", versions={},
+        kv_cache_scheme=False, turns=tuple(turns),
+    )  # fmt: skip

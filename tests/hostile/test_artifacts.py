@@ -107,7 +107,7 @@ def runs(folder: Path, _elsewhere: None) -> dict[str, GateRun]:
 @pytest.fixture(scope="module")
 def files(runs: dict[str, GateRun]) -> dict[tuple[str, str], str]:
     """(Kind, file name) to what the file says."""
-    wanted = ("report.html", "report.md", "junit.xml", "decision.json", "config.yaml")
+    wanted = ("report.html", "report.md", "summary.md", "junit.xml", "decision.json", "config.yaml")
     return {(k, f): (run.folder.path / f).read_text(encoding="utf-8") for k, run in runs.items() for f in wanted}
 
 
@@ -148,7 +148,7 @@ def page_text(files: dict[tuple[str, str], str]) -> str:
 
 
 def test_nothing_hidden_is_in_any_page(files: dict[tuple[str, str], str]) -> None:
-    for page in ("report.html", "report.md", "junit.xml"):
+    for page in ("report.html", "report.md", "summary.md", "junit.xml"):
         found = {c for c in files["hostile", page] if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029\ufe0f"}
         assert found == {"\n"}, page
 
@@ -166,6 +166,12 @@ def test_markdown_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], s
     assert not {name for name, _ in hostile.attributes} & URL_ATTRIBUTES
     for number in SHOWN:
         assert safe(excerpt(text("hostile", number))) in hostile.text
+
+
+def test_the_summary_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], str]) -> None:
+    hostile, harmless = (rendered(files[kind, "summary.md"]) for kind in KINDS)
+    assert hostile.shape == harmless.shape
+    assert not {name for name, _ in hostile.attributes} & URL_ATTRIBUTES
 
 
 def test_junit_has_the_shape_of_a_harmless_one(files: dict[tuple[str, str], str]) -> None:
@@ -187,7 +193,7 @@ def test_plots_are_xml_and_show_the_names(files: dict[tuple[str, str], str]) -> 
 
 def test_a_report_of_long_texts_stays_small(files: dict[tuple[str, str], str]) -> None:
     """Ten times the harmless one at most, though millions of characters went in."""
-    for page in ("report.html", "report.md", "junit.xml"):
+    for page in ("report.html", "report.md", "summary.md", "junit.xml"):
         assert len(files["hostile", page]) < 10 * len(files["harmless", page]) < 10 * MILLION
 
 

@@ -1,5 +1,5 @@
-"""What a person signs and CI reads: ``report.md``, ``report.html`` and ``junit.xml`` of one decided run; and the part
-of a model card that says what was promoted.
+"""What a person signs and CI reads of one decided run: ``report.md``, ``report.html``, ``summary.md``, ``junit.xml``, and
+the part of a model card that says what was promoted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from kvquant_eval.core.judge import Judgement
 from kvquant_eval.core.records import GoldenSet, Prepared
-from kvquant_eval.io.report import html, junit, markdown, model_card, search
+from kvquant_eval.io.report import html, junit, markdown, model_card, search, summary
 from kvquant_eval.io.report.view import build
 
 __all__ = ["write"]
@@ -34,6 +34,7 @@ def write(
     for name, text in (
         ("report.md", markdown.render(report)),
         ("report.html", html.render(report)),
+        (summary.FILE, summary.render(document, judgement)),
         ("junit.xml", junit.render(document)),
         (model_card.NAME, model_card.render(document)),
     ):

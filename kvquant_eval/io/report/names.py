@@ -32,6 +32,11 @@ def kv_name(kv: Mapping[str, Any]) -> str:
     return f"KV {kv['requested']} (effective {kv['effective']}, {kv['realisation']})"
 
 
+def candidate_mark(candidate: Mapping[str, Any]) -> str:
+    """What tells a candidate from another one of its dtype; empty where the dtype's name does."""
+    return "" if candidate["name"] == candidate["kv"]["requested"] else f", candidate {candidate['name']}"
+
+
 def baseline_name(kv: Mapping[str, Any]) -> str:
     """What stands over the baseline's numbers: BF16 only where BF16 was read back."""
     return "BF16" if kv["effective"] == "bfloat16" else f"baseline ({kv['effective']})"

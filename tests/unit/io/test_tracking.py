@@ -8,7 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from kvquant_eval.core.settings import TrackingSettings
-from kvquant_eval.io import tables, tracking
+from kvquant_eval.io import evaluation, tables, tracking
 from kvquant_eval.io.tracking import TrackingError, log
 from tests.fakes import decided
 from tests.fakes.decided import TURNS
@@ -86,8 +86,8 @@ def test_one_flat_finished_run_a_dtype(store: Store, tmp_path: Path) -> None:
     ids = log(folder, store.settings)
     baseline, candidate = store.runs()
     assert ids == [baseline.info.run_id, candidate.info.run_id]
-    assert baseline.info.run_name == f"{store.model} KV bfloat16 (effective bfloat16, native)"
-    assert candidate.info.run_name == f"{store.model} KV fp8_e4m3 (effective fp8_e4m3, native)"
+    assert baseline.info.run_name == f"baseline: KV bfloat16 (effective bfloat16, native) of {store.model}"
+    assert candidate.info.run_name == f"fp8 HOLD: KV fp8_e4m3 (effective fp8_e4m3, native) of {store.model}"
     assert {run.info.status for run in (baseline, candidate)} == {"FINISHED"}
     assert {run.data.tags["kv.signoff_id"] for run in (baseline, candidate)} == {"run-1"}
     assert "mlflow.parentRunId" not in candidate.data.tags
@@ -101,8 +101,8 @@ def test_metrics_are_points_and_finite(store: Store, tmp_path: Path, database: P
     log(make_run(store, tmp_path / "run", decision="HOLD", drop=7.0), store.settings)
     baseline, candidate = store.runs()
     assert candidate.data.metrics == {
-        "gate/pass": 0, "kv/bytes_per_token": 48, "kv/capacity_tokens": 4096, "arm/decoded_tokens_per_s": 50,
-        "arm/prefix_cache_share": 0.75, "math/mean_drop": 7, "math/baseline": 80, "math/candidate": 73, "math/bound": 8,
+        "gate/pass": 0, "kv/bytes_per_token": 48, "kv/capacity_tokens": 4096, "kv/decoded_tokens_per_s": 50,
+        "kv/prefix_cache_share": 0.75, "math/mean_drop": 7, "math/baseline": 80, "math/candidate": 73, "math/bound": 8,
         "math/recovery": 93, "math/flagged": 1, "math/confirmed": 1, "math/worst_stratum_drop": 8,
         "gate/pooled_p": 0.5,
         "faq/mean_drop": 0, "faq/baseline": 80, "faq/candidate": 80, "faq/flagged": 0,
@@ -168,7 +168,7 @@ def test_texts_go_along_only_when_asked(store: Store, tmp_path: Path, texts: boo
     log(make_run(store, tmp_path / "run", decision="HOLD", drop=7.0), settings)
     run = store.runs()[1]
     names = {entry.path for entry in store.client.list_artifacts(run.info.run_id)}
-    plain = {"decision.json", "junit.xml", tracking.SCORES_TABLE}
+    plain = {"decision.json", "summary.md", "junit.xml", tracking.SCORES_TABLE}
     assert names == plain | ({"report.md", "report.html", tracking.REPLIES_TABLE} if texts else set())
     if texts:
         table = store.table(run, tracking.REPLIES_TABLE, tmp_path / "t")
@@ -298,8 +298,8 @@ def test_what_died_is_logged_without_scores(store: Store, tmp_path: Path) -> Non
         tables.save(pd.DataFrame([]), folder / f"{name}.parquet")
     log(folder, store.settings)
     candidate = store.runs()[1]
-    assert candidate.info.run_name.endswith("KV fp8_e4m3 (effective not read back, native)")
-    assert set(candidate.data.metrics) == {"gate/pass", "arm/decoded_tokens_per_s", "arm/prefix_cache_share"}
+    assert candidate.info.run_name.startswith("fp8 INVALID: KV fp8_e4m3 (effective not read back, native) of ")
+    assert set(candidate.data.metrics) == {"gate/pass", "kv/decoded_tokens_per_s", "kv/prefix_cache_share"}
 
 
 @pytest.mark.parametrize("uri", ["http://user:secret@127.0.0.1:9", "sqlite:///{}/file", "sqlite:///{}/file/x.db"])
@@ -363,3 +363,44 @@ def test_model_id_never_stands_without_its_dtype(store: Store, tmp_path: Path) -
     (version,) = store.versions()
     assert all(word in version.description for word in dtypes[1])
     assert {"kv_cache_dtype_requested", "kv_cache_dtype_effective", "kv_realisation"} <= set(version.tags)
+
+
+def test_evaluations_are_logged_once_and_leave_nothing_behind(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    before, uri = dict(os.environ), mlflow.get_tracking_uri()
+    folder, client = make_run(store, tmp_path / "run", decision="HOLD", drop=7.0), store.client
+    settings = replace(store.settings, evaluation=True)
+    log(folder, settings)
+    experiment = client.get_experiment_by_name(f"{settings.experiment}{evaluation.EXPERIMENT}").experiment_id
+    first = evaluated(client, experiment)
+    assert sorted((name.split(":")[0], status, rows) for name, status, rows in first.values()) == [
+        ("baseline", "FINISHED", [("gl_reply", 70.0), ("gl_span", 70.0)]),
+        ("fp8 HOLD", "FINISHED", [("gl_reply", 70.0), ("gl_span", 70.0)]),
+    ]
+    log(folder, settings)
+    assert evaluated(client, experiment) == first
+    torn = next(iter(first))
+    client.set_terminated(torn, "FAILED")
+    monkeypatch.setattr(evaluation, "CHILD", "tests.fakes.nothing")
+    with pytest.raises(TrackingError, match="No module named"):
+        log(folder, settings)
+    assert torn not in evaluated(client, experiment)
+    assert "RUNNING" not in [status for _, status, _ in evaluated(client, experiment).values()]
+    assert (dict(os.environ), mlflow.get_tracking_uri(), mlflow.active_run()) == (before, uri, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def evaluated(client: Any, experiment: str) -> dict[str, tuple[str, str, list[tuple[str, float]]]]:
+    """Run id to its name, its status, and what its rows were given."""
+    found = {}
+    for run in client.search_runs([experiment]):
+        traces = client.search_traces([experiment], f"metadata.`mlflow.sourceRun` = '{run.info.run_id}'")
+        given = [
+            (each.name, each.feedback.value) for trace in traces for each in trace.info.assessments if each.feedback
+        ]
+        found[run.info.run_id] = (run.info.run_name, run.info.status, sorted(given))
+    return found

@@ -25,7 +25,7 @@ from tests.fakes.disk import full, read_only, small_disk
 from tests.fakes.mlstore import Corner, log_and_die
 from tests.fuzz.cases import CASES
 
-CALLS = 23
+CALLS = 25
 """Of MLflow's client in one undisturbed log."""
 NUMBERS = count(1)
 KIB = 1024

@@ -25,18 +25,18 @@ from tests.fakes.mlstore import Corner
 from tests.fakes.proxy import Fault, Proxy, always, first, only
 from tests.fuzz.cases import CASES
 
-REQUESTS = 36
+REQUESTS = 38
 """Of one undisturbed log."""
-CREATE_EXPERIMENT, CREATE_RUN, UPLOAD, FINISH, CREATE_MODEL, CREATE_VERSION, SET_ALIAS = 2, 4, 10, 16, 31, 33, 36
+CREATE_EXPERIMENT, CREATE_RUN, UPLOAD, FINISH, CREATE_MODEL, CREATE_VERSION, SET_ALIAS = 2, 4, 10, 17, 33, 35, 38
 BROKEN = (Fault.CUT_REQUEST, Fault.CUT_ANSWER, Fault.DEATH)
 BREAKS = [
     (1, Fault.CUT_REQUEST), (CREATE_RUN, Fault.CUT_ANSWER), (UPLOAD, Fault.CUT_REQUEST), (FINISH, Fault.CUT_ANSWER),
-    (17, Fault.DEATH), (CREATE_VERSION, Fault.CUT_ANSWER), (SET_ALIAS, Fault.DEATH),
+    (18, Fault.DEATH), (CREATE_VERSION, Fault.CUT_ANSWER), (SET_ALIAS, Fault.DEATH),
 ]  # fmt: skip
 RETRIED = (Fault.ERROR, Fault.CUT_REQUEST, Fault.LOST_ANSWER)
 RETRIES = [
     (CREATE_EXPERIMENT, Fault.LOST_ANSWER), (CREATE_RUN, Fault.LOST_ANSWER), (UPLOAD, Fault.CUT_REQUEST),
-    (17, Fault.ERROR), (CREATE_MODEL, Fault.LOST_ANSWER), (CREATE_VERSION, Fault.LOST_ANSWER),
+    (18, Fault.ERROR), (CREATE_MODEL, Fault.LOST_ANSWER), (CREATE_VERSION, Fault.LOST_ANSWER),
 ]  # fmt: skip
 if CASES >= 10_000:
     BREAKS, RETRIES = (list(product(range(1, REQUESTS + 1), faults)) for faults in (BROKEN, RETRIED))
@@ -124,8 +124,11 @@ def test_a_log_that_broke_off_is_completed(
         refusal(folder, corner.settings(proxy.url))
     if fault is not Fault.DEATH:  # the server is there to be told that the run has failed
         assert corner.open_runs() == []
-    log(folder, corner.settings())
+    runs = log(folder, corner.settings())
     assert corner.holds() == undisturbed
+    if fault is Fault.DEATH:  # twice is once
+        assert log(folder, corner.settings()) == runs
+        assert corner.holds() == undisturbed
     assert corner.open_runs() == []
 
 

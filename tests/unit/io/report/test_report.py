@@ -21,7 +21,6 @@ from kvquant_eval.io import tables
 MakeCase = Callable[..., Any]
 MODEL = "acme/<b>tiny</b>_model"
 IDENTITY = f"{MODEL}@r1 KV fp8_e4m3 (effective fp8_e4m3, native)"
-SUITE = f"{MODEL} KV fp8_e4m3 (effective fp8_e4m3, native)"
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)>\n```\n# owned\n````` [a](javascript:alert(3))\n"
     "\x1b[31mred\x1b[0m \u202egnp.exe \x00 \ud800 \uffff \u2028 ]]> &amp; {{ 7*7 }}\r\n</pre></textarea>\n"
@@ -58,11 +57,6 @@ def rendered(page: str) -> Page:
 
 def parse(xml: str) -> ET.Element:
     return ET.fromstring(xml)  # noqa: S314
-
-
-def elements(xml: str) -> list[tuple[str, str | None]]:
-    """(Class, what its case carries) of the first suite."""
-    return [(found.attrib["name"], next((child.tag for child in found), None)) for found in parse(xml).iter("testcase")]
 
 
 def test_hostile_text_is_harmless_in_markdown(case: MakeCase, tmp_path: Path) -> None:
@@ -148,33 +142,6 @@ def test_every_plot_and_its_caption_carry_model_and_dtype(case: MakeCase, tmp_pa
     assert len(labels) == 9  # four figures of two classes, and KL by position
     assert all(IDENTITY in label for label in labels)
     assert all("&lt;b&gt;tiny" in caption for caption in re.findall(r"<figcaption>.*?</figcaption>", page, re.DOTALL))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "decision", "expected"),
-    [
-        ({"drop": 0.0001}, "PROMOTE", [None, None]),
-        ({"drop": 9.0}, "HOLD", ["failure", "failure"]),
-        ({"drop": 0.0001, "turns": 5}, "INCONCLUSIVE", ["skipped", "skipped"]),
-        ({"drop": 0.0001, "min_turns": 500}, "INCONCLUSIVE", ["skipped", "skipped"]),
-        ({"run_candidate": False, "error": "the engine died"}, "INVALID", ["error", "error"]),
-    ],
-)
-def test_junit_outcomes(
-    case: MakeCase, tmp_path: Path, arguments: dict[str, Any], decision: str, expected: list[str | None]
-) -> None:
-    made = case(**arguments, model=MODEL)
-    assert made.document["decision"] == decision
-    xml = made.write(tmp_path)["junit.xml"]
-    assert elements(xml) == list(zip(("faq", "math_chain"), expected, strict=True))
-    suite = parse(xml)[0]
-    found = [name for name in expected if name]
-    assert [int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")] == [
-        2, found.count("failure"), found.count("error"), found.count("skipped"),
-    ]  # fmt: skip
-    assert all(child.attrib["message"] for child in suite.iter() if child.tag in ("failure", "error", "skipped"))
-    if decision != "INVALID":
-        assert suite.attrib["name"] == SUITE
 
 
 def test_an_arm_that_did_not_run_still_renders(case: MakeCase, tmp_path: Path) -> None:
