@@ -1,5 +1,5 @@
-"""What a person signs and CI reads of one decided run: ``report.md``, ``report.html``, ``summary.md``, ``junit.xml``, and
-the part of a model card that says what was promoted.
+"""What a person signs and CI reads of one decided run: ``report.md``, ``report.html``, ``summary.md``, ``junit.xml``,
+and the part of a model card that says what was promoted.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 from kvquant_eval.core.records import Outcome, Replay
 from kvquant_eval.io.report import summary
@@ -18,7 +19,7 @@ def page(case: Case) -> str:
     return summary.render(case.document, case.judgement)
 
 
-def test_decision_reasons_and_table_are_there_and_no_text_is(case: MakeCase) -> None:
+def test_decision_reasons_and_table_are_there_and_no_text_is(case: MakeCase, tmp_path: Path) -> None:
     made = case(9.0, reply=SECRET, model=MODEL)
     said = page(made)
     name = "acme/&lt;b&gt;tiny&lt;/b&gt;\\_model@r1 KV fp8_e4m3 (effective fp8_e4m3, native)"
