@@ -18,6 +18,7 @@ usage: ./run.sh [verb] [arguments]
   gate         kvquant-eval gate: 0 PROMOTE, 3 HOLD, 4 INCONCLUSIVE, 5 INVALID
   search       kvquant-eval search: mixed precision for a dtype that is held
   calibrate    kvquant-eval calibrate: scales for FP8, and a checkpoint that has them
+  regate, rescore, diff, relog, sign, verify   kvquant-eval on stored runs, without an engine
   golden       kvquant-golden: import, lint, stats, show or pin golden turns
   ui           mlflow's pages over the recorded runs, on 127.0.0.1:5000, and where the newest one is
   test         check, then every test; with arguments only pytest with them
@@ -178,11 +179,12 @@ shift $(($# > 0))
 case $verb in
     help | -h | --help) usage && exit ;;
     setup | quickstart | plan | gate | search | calibrate | golden | ui | test | check) setup ;;
+    regate | rescore | diff | relog | sign | verify) setup ;;
     *) die "unknown verb '$verb'; ./run.sh help lists them" ;;
 esac
 case $verb in
     quickstart) quickstart "$@" ;;
-    plan | gate | search | calibrate) exec "$bin/kvquant-eval" "$verb" "$@" ;;
+    plan | gate | search | calibrate | regate | rescore | diff | relog | sign | verify) exec "$bin/kvquant-eval" "$verb" "$@" ;;
     golden) exec "$bin/kvquant-golden" "$@" ;;
     ui) ui "$@" ;;
     test) run_tests "$@" ;;
