@@ -36,7 +36,7 @@ class Shape:
 
 SHAPES = (
     Shape("●", 0, "h0", "round"),
-    Shape("■", 0, "h0", "square"),
+    Shape("■", 0, "h.1v.1h-.1z", "butt"),  # PDF shows nothing of a stroke without length and with square ends
     Shape("◆", 2, "l2 2-2 2-2-2z", "round"),
     Shape("▲", 2, "l2 4h-4z", "round"),
 )
@@ -183,7 +183,7 @@ class _Plot:
 
 
 def _path(places: Iterable[tuple[int, int]], shape: Shape) -> str:
-    """Every mark relative to the one before: a stroke without length, or a small outline."""
+    """Every mark relative to the one before: a dot without length, or a small outline."""
     parts: list[str] = []
     before = (0, 0)
     for x, y in places:

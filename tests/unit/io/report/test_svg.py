@@ -79,9 +79,12 @@ def test_series_differ_by_shape_and_colour() -> None:
     series = tuple((f"s{i}", (1.0, 2.0), (float(i), 9.0)) for i in range(4))
     drawn = draw(replace(DROPS, series=series), "c")
     assert [drawn.count(sign) for sign in "●■◆▲"] == [1] * 4
-    styles = re.findall(r'stroke="(var\(--series-\d\))" stroke-linecap="(\w+)"', drawn)
-    assert {colour for colour, _ in styles} == {f"var(--series-{i})" for i in range(4)}
-    assert {cap for _, cap in styles} == {"round", "square"}
+    styles = re.findall(
+        r'<path d="m[-\d ]+([^m"]+)[^"]*"[^>]*stroke="(var\(--series-\d\))" stroke-linecap="(\w+)"', drawn
+    )
+    assert {colour for _, colour, _ in styles} == {f"var(--series-{i})" for i in range(4)}
+    assert len({shape for shape, _, _ in styles}) == 4
+    assert {cap for shape, _, cap in styles if shape == "h0"} == {"round"}, "paper shows no other stroke without length"
 
 
 def test_a_trend_runs_from_end_to_end_in_the_colour_of_its_series() -> None:
