@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.records import Decision
-from kvquant_eval.core.treatment import Realisation
+from kvquant_eval.core.treatment import Realisation, spans
 
 SCHEMA_VERSION = 1
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -153,9 +153,9 @@ def standing(signatures: Sequence[Signature], document: Mapping[str, Any]) -> li
 
 def dtype_name(terms: Terms) -> str:
     """The KV dtype as one name: ``fp8_e4m3``; where layers are skipped, or the format is but rounded to, that is
-    another thing to serve: ``fp8_e4m3-skip-0-29``, ``int8-reference``.
+    another thing to serve: ``fp8_e4m3-skip-0to4-29``, ``int8-reference``.
     """
-    skipped = f"-skip-{'-'.join(map(str, terms.layers_skipped))}" if terms.layers_skipped else ""
+    skipped = f"-skip-{'-'.join(spans(terms.layers_skipped))}" if terms.layers_skipped else ""
     return terms.kv_requested + skipped + ("-reference" if terms.kv_realisation == Realisation.REFERENCE else "")
 
 

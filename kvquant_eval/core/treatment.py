@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,6 +89,17 @@ def canonical_dtype(dtype: str) -> str:
 def together(k: str, v: str) -> str:
     """One name for what K and V are stored as."""
     return k if k == v else f"k:{k},v:{v}"
+
+
+def spans(layers: Iterable[int], to: str = "to") -> list[str]:
+    """Layers in few words: ``0to24`` where they follow each other, by themselves where they do not."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}{to}{run[-1]}" for run in runs]
 
 
 def check_source(where: str, treatment: KVTreatment) -> None:

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from kvquant_eval.core.codec import canonical, digest, from_data
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.signoff import barred
+from kvquant_eval.core.treatment import spans
 from kvquant_eval.io import tables as stored
 from kvquant_eval.io.decisions import DecisionDocument, read_decision
 from kvquant_eval.io.runfolder import RunFolder
@@ -254,19 +255,8 @@ def registered_name(model: str) -> str:
 def _alias(kv: Mapping[str, Any]) -> str:
     """``kv-fp8-e4m3-approved``; where layers are skipped they are named, for that is another thing to serve."""
     skipped: Sequence[int] = kv.get("layers_skipped", [])
-    layers = f"-skip-{'-'.join(_spans(skipped))}" if skipped else ""
+    layers = f"-skip-{'-'.join(spans(skipped))}" if skipped else ""
     return re.sub(r"[^A-Za-z0-9-]", "-", f"kv-{kv['requested']}{layers}-approved")
-
-
-def _spans(layers: Sequence[int]) -> list[str]:
-    """``0to24`` where layers follow each other: an alias has 255 characters at most."""
-    spans: list[list[int]] = []
-    for layer in sorted(layers):
-        if spans and layer == spans[-1][-1] + 1:
-            spans[-1].append(layer)
-        else:
-            spans.append([layer])
-    return [str(span[0]) if len(span) == 1 else f"{span[0]}to{span[-1]}" for span in spans]
 
 
 def _pick(values: Mapping[str, Any], keys: str) -> dict[str, Any]:

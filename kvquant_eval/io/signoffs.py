@@ -11,6 +11,7 @@ from typing import Any
 from kvquant_eval.core.codec import DataError, from_json, quoted, to_data
 from kvquant_eval.core.signoff import SCHEMA_VERSION, Record, Signature, extended, faults, file_stem, flags_of
 from kvquant_eval.core.strict_json import BadJson, parse
+from kvquant_eval.core.treatment import spans
 from kvquant_eval.io.clock import Clock, locked
 from kvquant_eval.io.report.markdown import escape, fence
 from kvquant_eval.io.runfolder import SIGNED, RunFolder, write_json, write_text
@@ -90,7 +91,8 @@ def page(record: Record) -> str:
     last, terms = record.signatures[-1], record.signatures[-1].terms
     model = f"{terms.model}@{terms.revision or terms.weights_sha256[:12]}"
     kv = f"KV {terms.kv_requested} (effective {terms.kv_effective}, {terms.kv_realisation})"
-    parts = [f"# {escape(f'{model} {kv}')}", _items(_head(last)), "## What voids it", _items(_voids(last))]
+    parts = [f"# {escape(f'{model} {kv}')}", _items(_head(last))]
+    parts += ["## Void as soon as one of these changes", _items(_terms(last))]
     if flags := flags_of(terms):
         parts += ["## What to give vLLM", fence(flags)]
     if earlier := record.signatures[:-1]:
@@ -112,11 +114,11 @@ def _head(last: Signature) -> Iterator[tuple[str, str]]:
     yield "sha256 for verify", last.sha256
 
 
-def _voids(last: Signature) -> Iterator[tuple[str, str]]:
-    """Every term as it was gated: another one, and the signature says nothing."""
+def _terms(last: Signature) -> Iterator[tuple[str, str]]:
     for name, value in to_data(last.terms).items():
-        shown = " ".join(map(str, value)) if isinstance(value, list) else value
-        yield f"another {name.replace('_', ' ')} than", "none" if shown in (None, "") else str(shown)
+        shown = ", ".join(spans(value, " to ")) if name == "layers_skipped" else value
+        shown = " to ".join(f"{each:g}" for each in value) if name.endswith("scales") else shown
+        yield name.replace("_", " "), "none" if shown in (None, "") else str(shown)
 
 
 def _short(each: Signature) -> str:

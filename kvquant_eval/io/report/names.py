@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvquant_eval.core.text import head
+from kvquant_eval.core.treatment import spans
 
 NONE = "–"
 ID_CHARS = 200
@@ -67,13 +68,7 @@ def short(sha256: str) -> str:
 
 def layers(indices: Sequence[int]) -> str:
     """Layer indices, runs of them as ``0 to 24``."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs) or "none"
+    return ", ".join(spans(indices, " to ")) or "none"
 
 
 def why(reasons: list[str]) -> str:

@@ -145,6 +145,7 @@ def test_an_expiry_is_the_end_of_a_day() -> None:
     [
         ({}, "fp8_e4m3"),
         ({"layers_skipped": (0, 29)}, "fp8_e4m3-skip-0-29"),
+        ({"layers_skipped": tuple(range(25))}, "fp8_e4m3-skip-0to24"),
         ({"kv_requested": "int8", "kv_realisation": "reference"}, "int8-reference"),
     ],
 )

@@ -14,6 +14,7 @@ from kvquant_eval.core.treatment import (
     check_source,
     is_skip_entry,
     skipped_index,
+    spans,
     together,
 )
 
@@ -129,3 +130,10 @@ def test_sources_that_it_cannot_have(treatment: KVTreatment, rule: str, remedy: 
     with pytest.raises(DataError) as caught:
         check_source("kv.arm", treatment)
     assert str(caught.value) == f"kv.arm.{rule}; {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [((), []), ((7,), ["7"]), ((0, 1, 2, 5), ["0to2", "5"]), ((29, 1, 0), ["0to1", "29"])]
+)
+def test_layers_in_few_words(layers: tuple[int, ...], said: list[str]) -> None:
+    assert spans(layers) == said
