@@ -18,7 +18,7 @@ from kvquant_eval.io.report.confirmations import confirmation_sections
 from kvquant_eval.io.report.degenerate import degenerate_section
 from kvquant_eval.io.report.fidelity import fidelity_sections
 from kvquant_eval.io.report.gains import gains_section
-from kvquant_eval.io.report.names import baseline_name, identity, kv_name
+from kvquant_eval.io.report.names import baseline_name, candidate_mark, identity, kv_name
 from kvquant_eval.io.report.plots import figures
 from kvquant_eval.io.report.ranges import range_sections
 from kvquant_eval.io.report.reproduce import reproduce_section
@@ -38,7 +38,7 @@ def build(
 ) -> Report:
     """The whole report; every string in it is safe to show, though not yet escaped for a format."""
     model = document["model"]
-    names = [identity(model, candidate["kv"]) for candidate in document["candidates"]]
+    names = [identity(model, candidate["kv"]) + candidate_mark(candidate) for candidate in document["candidates"]]
     named = list(zip(names, document["candidates"], strict=True))
     sections = [signoff_section(document, signatures)]
     for name, candidate in named:

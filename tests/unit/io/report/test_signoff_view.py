@@ -10,7 +10,7 @@ import pytest
 
 from kvquant_eval.core.treatment import KVTreatment, Realisation
 from kvquant_eval.io import report
-from kvquant_eval.io.report.blocks import Card, Cards, Section
+from kvquant_eval.io.report.blocks import Card, Cards, Facts, Section
 from kvquant_eval.io.report.plain import deciding, sentence
 from kvquant_eval.io.report.signoff import signoff_section
 
@@ -187,3 +187,34 @@ def test_an_arm_that_did_not_run_has_a_card(case: MakeCase) -> None:
     found = card(signoff_section(case(run_candidate=False, error="the engine died").document, ()))
     assert (found.decision, dict(found.facts)["stored"]) == ("INVALID", "nothing was read back")
     assert found.kv == "KV fp8_e4m3 (effective not read back, native)"
+    assert "KV dtype fp8_e4m3, nothing read back;" in dict(found.facts)["void as soon as one of these changes"]
+
+
+def test_there_is_no_ratio_to_a_baseline_that_was_not_read_back(case: MakeCase) -> None:
+    made = case()
+    stored = dict(card(signoff_section(made.document, ())).facts)["stored"]
+    assert stored.endswith("64 bytes a token (0.50 of the baseline)")
+    made.document["arms"]["baseline"]["attested"] = None
+    assert dict(card(signoff_section(made.document, ())).facts)["stored"].endswith("64 bytes a token")
+
+
+def test_scales_are_among_what_makes_it_void(case: MakeCase) -> None:
+    made = case()
+    made.document["candidates"][0]["kv"]["scales"] = {"kind": "checkpoint", "k": [0.5, 0.75], "v": [1.0, 1.0]}
+    void = dict(card(signoff_section(made.document, ())).facts)["void as soon as one of these changes"]
+    assert "KV dtype fp8_e4m3, no layer skipped, K scales 0.5 to 0.75; " in void
+
+
+def test_the_ranking_says_what_is_only_a_reference(case: MakeCase) -> None:
+    reference = KVTreatment(name="fp8_ref", dtype="fp8_e4m3", realisation=Realisation.REFERENCE)
+    ranked = [{"name": "fp8_ref", "bytes_per_token": 64.0}]
+    document = {**case(candidate=reference).document, "ranking": ranked}
+    (facts,) = [dict(each.rows) for each in signoff_section(document, ()).blocks if isinstance(each, Facts)]
+    assert facts["promoted, the fewest bytes a token first"] == "fp8_ref 64 (reference: as a native store would)"
+
+
+def test_two_candidates_of_one_dtype_are_told_apart(case: MakeCase, tmp_path: Path) -> None:
+    pages = case(candidate=KVTreatment(name="tail", dtype="fp8_e4m3", skip_layers=("1",))).write(tmp_path)
+    titles = [line for line in pages["report.md"].splitlines() if line.startswith("## ") and "@r1" in line]
+    assert titles
+    assert all(", candidate tail" in title for title in titles)
