@@ -82,5 +82,7 @@ def _flags(kv: Data) -> Iterator[Block]:
     if flags := vllm_flags(kv):
         yield Items(("to serve vLLM as it was gated:",))
         yield Code(flags)
+        if kv["layers_quantized"] and kv["scales"]["kind"] != "unit":
+            yield Items(("no flag has the scales: serve the checkpoint that it was gated with, which has them",))
     else:
         yield Items(("no flags to paste: vLLM stores no K and V in a reference format",))
