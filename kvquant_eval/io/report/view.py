@@ -74,7 +74,7 @@ def _candidate(
     yield score_section(candidate, baseline)
     yield from strata_sections(candidate)
     yield from confirmation_sections(candidate, document["policy"]["hold_level"])
-    plots = figures(candidate, identified, kv_name(kv), judgement, prepared)
+    plots = figures(candidate, identified, kv_name(kv), judgement, prepared, document["policy"]["headroom_points"])
     yield Section(3, f"{name}: drops turn by turn", plots or (Items(("no turn could be paired",)),))
     yield from _labelled(compounding_sections(candidate, identified, baseline, document), f"{name}: free running")
 
