@@ -68,6 +68,17 @@ def test_gains_of_a_native_candidate(case: MakeCase) -> None:
     assert codes(found) == ["--kv-cache-dtype fp8_e4m3"]
 
 
+@pytest.mark.parametrize(("drop", "change"), [(9.0, {}), (0.5, {"post_hoc": True})])
+def test_flags_are_offered_to_serve_with_only_where_it_may_serve(
+    case: MakeCase, drop: float, change: dict[str, Any]
+) -> None:
+    assert "to serve vLLM as it was gated:" in sentences(gains(case(0.5)))
+    made = case(drop)
+    made.document.update(change)
+    assert "to serve vLLM as it was gated:" not in sentences(gains(made))
+    assert any("this decision is none to serve by" in said for said in sentences(gains(made)))
+
+
 def test_what_no_flag_can_say_is_said_beside_them(case: MakeCase) -> None:
     made = case()
     assert not any("scales" in said for said in sentences(gains(made)))
