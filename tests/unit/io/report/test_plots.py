@@ -49,6 +49,22 @@ def test_drops_come_sorted_with_threshold_and_band(case: MakeCase) -> None:
     assert panel.band == pytest.approx((0.0, 0.0))
 
 
+def test_the_band_leaves_the_placebos_ends_out(case: MakeCase) -> None:
+    """Its drops in ``faq`` are made 0 to 39 points: 5% lie below 1.95, 5% above 37.05."""
+    made = case(9.0)
+    faq = [d for d in made.judgement.deltas["placebo"] if d.workload == "faq"]
+    deltas = {**made.judgement.deltas, "placebo": tuple(replace(d, drop=float(n)) for n, d in enumerate(faq))}
+    made = replace(made, judgement=replace(made.judgement, deltas=deltas))
+    assert panels(made)["sorted"].band == pytest.approx((1.95, 37.05))
+
+
+def test_the_threshold_is_that_of_the_score_that_flags_first(case: MakeCase) -> None:
+    made = case(9.0)
+    scores = made.document["candidates"][0]["classes"]["faq"]["scores"]
+    scores["gl_span"] = {**scores["gl_reply"], "flag_over": 1.5}
+    assert panels(made)["sorted"].threshold == 1.5
+
+
 def test_points_of_both_arms_are_paired(case: MakeCase) -> None:
     panel = panels(case(9.0))["paired"]
     ((_, base, candidate),) = panel.series
