@@ -18,7 +18,7 @@ from kvquant_eval.core.diff import CandidateDiff, Diff, FlagChange, ScoreChange,
 from kvquant_eval.core.text import head, one_line
 from kvquant_eval.decision import DECISION
 from kvquant_eval.io.decisions import DecisionDocument, read_decision
-from kvquant_eval.io.report.names import NONE, identity, number
+from kvquant_eval.io.report.names import NONE, counted, identity, number
 
 ABOUT = "set two decisions side by side"
 MOST_FLAGS, VALUE_CHARS, SHA_CHARS = 5, 64, 12
@@ -116,11 +116,11 @@ def _scores(each: CandidateDiff) -> Table:
 def _row(score: ScoreChange) -> tuple[str, ...]:
     sides = (score.a, score.b)
     name = score.score if score.a["role"] == "gate" else f"{score.score} ({score.a['role']})"
-    n, base = ([side[key] for side in sides] for key in ("n_turns", "baseline_mean"))
+    n, base = [counted(side) for side in sides], [side["baseline_mean"] for side in sides]
     drops = [cell for side in sides for cell in (number(side["mean_drop"], "+.2f"), _bounds(side))]
     return (
         name,
-        str(n[0]) if n[0] == n[1] else f"{n[0]} → {n[1]}",
+        n[0] if n[0] == n[1] else f"{n[0]} → {n[1]}",
         number(base[0], ".1f") if base[0] == base[1] else f"{number(base[0], '.1f')} → {number(base[1], '.1f')}",
         *drops,
         ("* " if score.apart else "") + number(score.change, "+.2f"),

@@ -191,7 +191,7 @@ def _command(options: argparse.Namespace) -> list[str]:
     """What was typed, to be kept and shown: without a run to go on with, and without passwords in addresses."""
     given = [each for each in options.overrides if each.lstrip("+").split("=")[0] != "resume"]
     searched = ["--config-dir", options.config_dir] if options.config_dir else []
-    return [re.sub("(://)[^/@]*@", r"\1***@", each) for each in ("kvquant-eval", "gate", *searched, *given)]
+    return [re.sub("(://)[^/]*@", r"\1***@", each) for each in ("kvquant-eval", "gate", *searched, *given)]
 
 
 def _repair(data: dict[str, Any], name: str) -> None:

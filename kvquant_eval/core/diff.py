@@ -113,7 +113,9 @@ class Diff:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs but ids, times and speeds."""
+        """Whether what was gated, decided, scored and flagged is equal; how arms ran and what controls scored is not
+        looked at.
+        """
         changes = (self.identity, self.decisions, self.only_a, self.only_b)
         return not any(changes) and all(each.same for each in self.candidates)
 

@@ -78,7 +78,7 @@ def judge(
     places, rollouts = _places(prepared, turns), _rollouts(settings, prepared, turns)
     scores = {name: score_replays(record.replays, places, settings.scorers, answers) for name, record in arms.items()}
     noise = measure(_baseline_asks(settings, places, records), answers or {}, settings.policy.scores)
-    headroom = {name: _headroom(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
+    headroom = {name: points_before(scores, name) for name, r in arms.items() if r.arm.role is Role.BASELINE}
     skipped = Counter(turn.workload for turn in prepared.turns if turn.skip)
     where = positions(prepared.turns, first_block(settings, prepared.turns))
     shared = [f for r in arms.values() if r.arm.role is Role.BASELINE for f in baseline_findings(r)]
@@ -163,7 +163,7 @@ def is_lost(
     places = _places(prepared, turns)
     scores = {r.arm.name: score_replays(_sound(r).replays, places, settings.scorers) for r in (baseline, record)}
     deltas = compare(prepared.turns, scores[baseline.arm.name], scores[record.arm.name])
-    grounds = Grounds(headroom=_headroom(scores, baseline.arm.name))
+    grounds = Grounds(headroom=points_before(scores, baseline.arm.name))
     return bool(_lost(deltas, settings.policy, grounds))
 
 
@@ -293,7 +293,7 @@ def _sound(record: ArmRecord) -> ArmRecord:
     return replace(record, replays=replays)
 
 
-def _headroom(scores: Mapping[str, Sequence[TurnScore]], baseline: str) -> dict[Key, float]:
+def points_before(scores: Mapping[str, Sequence[TurnScore]], baseline: str) -> dict[Key, float]:
     """The baseline's points of each (turn, scorer), averaged with ``repeat``, which runs the same treatment."""
     points: dict[Key, list[float]] = {}
     for name in (baseline, "repeat"):

@@ -35,7 +35,7 @@ def kept(run: RunFolder) -> list[str]:
 
 
 def test_it_is_what_was_typed_but_where_to_resume_and_passwords(run: Callable[..., RunFolder], tmp_path: Path) -> None:
-    found = kept(run("++engine.args.proxy=http://me:secret@host:5000/v1", "resume=never"))
+    found = kept(run("++engine.args.proxy=http://me:sec@ret@host:5000/v1", "resume=never"))
     assert found == ["kvquant-eval", *arguments(tmp_path), "++engine.args.proxy=http://***@host:5000/v1"]
 
 

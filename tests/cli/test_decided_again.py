@@ -86,6 +86,8 @@ def test_another_policy_stands_beside_the_runs_own(run: Path, gated: Path, capsy
     assert "POST HOC: policy strict " in said
     made, document = afterwards(run), decision(afterwards(run))
     assert (document["decision"], document["post_hoc"], document["run_id"]) == ("INCONCLUSIVE", True, run.name)
+    assert (document["power"], decision(run)["power"]) == (None, decision(gated)["power"])
+    assert decision(run)["power"]
     assert "rescored" not in document
     assert made.name == f"strict-{document['policy']['sha256'][:8]}"
     assert f"report: {made / 'report.md'}" in said

@@ -15,9 +15,9 @@ VALUE_CHARS = 80
 SHOWN = ("attention_backend", "engine", "model_dtype")
 """Settings that have a row of their own; the others have one together."""
 SAID = (
-    "Read back from the running workers of each arm, layer by layer; nothing is taken from the configuration but the "
-    f"row 'requested'. {DIFFERS.strip()} marks what differs from the arm's baseline and is not its KV treatment, or "
-    "went wrong."
+    "Read back from the running workers of each arm, layer by layer; out of the configuration are role, baseline, "
+    f"'KV requested' and realisation alone. {DIFFERS.strip()} marks what differs from the arm's baseline and is not "
+    "its KV treatment, or went wrong."
 )
 
 

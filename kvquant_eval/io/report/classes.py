@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvquant_eval.io.report.blocks import Block, Items, Section, Table, Verdicts
-from kvquant_eval.io.report.names import NONE, class_name, interval, number
+from kvquant_eval.io.report.names import NONE, class_name, counted, interval, number
 from kvquant_eval.io.report.plain import deciding
 
 Data = Mapping[str, Any]
 POINTS = (
     "Points of 100; drop is BF16 minus candidate, > 0 is worse. Of each class the score its verdict hangs on most; "
-    "drops/gains count turns beyond the threshold."
+    "n counts turns with headroom, drops/gains all turns that move beyond the threshold."
 )
 
 
@@ -60,7 +60,7 @@ def _hangs_on(judged: Data) -> tuple[str, ...]:
     score = judged["scores"][name]
     return (
         name if score["role"] == "gate" else f"{name} ({score['role']})",
-        str(score["n_headroom"] if score["role"] == "gate" else score["n_turns"]),
+        counted(score),
         number(score["baseline_mean"], ".1f"),
         number(score["candidate_mean"], ".1f"),
         number(score["mean_drop"], "+.2f"),

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from statistics import median_low
 from typing import Any
 
-from kvquant_eval.core.records import Prepared
-from kvquant_eval.core.signoff import vllm_flags
+from kvquant_eval.core.records import Decision, Prepared
+from kvquant_eval.core.signoff import barred, vllm_flags
 from kvquant_eval.core.treatment import Realisation
 from kvquant_eval.io.report.blocks import Block, Code, Items, Section, Table
 from kvquant_eval.io.report.names import number
 
 Data = Mapping[str, Any]
 SPEED = "the arms ran in turn or side by side on one machine: a hint, no benchmark"
+NOT_TO_SERVE = "what was gated, as flags of vLLM; this decision is none to serve by:"
 SESSIONS = (
     "sessions: how many contexts of the golden set's median / longest length fit in at once, nothing shared; "
     "a context is a prompt and the longest reply that it allows"
@@ -51,7 +52,7 @@ def _blocks(candidate: Data, document: Data, baseline: str, prepared: Prepared) 
     base, own = (document["arms"][candidate[key]]["decoded_tokens_per_s"] for key in ("baseline", "name"))
     speeds = f"decoded tokens/s: {number(base, ',.1f')} {baseline}, {number(own, ',.1f')} candidate"
     yield Items((SESSIONS, f"{speeds}; {SPEED}"))
-    yield from _flags(kv)
+    yield from _flags(candidate, document)
 
 
 def _native_store(kv: Data, plain: Data) -> Iterator[tuple[str, float, int]]:
@@ -78,9 +79,13 @@ def _of(value: float, base: float) -> str:
     return "" if value == base or not base else f" ({value / base:.2f}×)"
 
 
-def _flags(kv: Data) -> Iterator[Block]:
+def _flags(candidate: Data, document: Data) -> Iterator[Block]:
+    kv = candidate["kv"]
+    may_serve = candidate["decision"] == Decision.PROMOTE and not barred(document, candidate)
     if flags := vllm_flags(kv):
-        yield Items(("to serve vLLM as it was gated:",))
+        yield Items(("to serve vLLM as it was gated:" if may_serve else NOT_TO_SERVE,))
         yield Code(flags)
+        if kv["layers_quantized"] and kv["scales"]["kind"] != "unit":
+            yield Items(("no flag has the scales: serve the checkpoint that it was gated with, which has them",))
     else:
         yield Items(("no flags to paste: vLLM stores no K and V in a reference format",))

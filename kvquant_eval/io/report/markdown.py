@@ -92,7 +92,8 @@ def _block(block: Block) -> Iterator[str]:
 
 
 def _card(card: Card) -> Iterator[str]:
-    yield f"- **{card.decision}** {escape(f'{card.model} {card.kv}')}: {escape(card.why)}"
+    name = f"{card.model} {card.kv}, candidate {card.name}"
+    yield f"- **{card.decision}** {escape(name)}: {escape(card.why)}"
     for name, value in (*(("OVERRIDE", reason) for reason in card.overrides), *card.facts):
         yield f"  - {escape(name)}: {escape(value)}"
     classes = ", ".join(f"{name} {verdict}" for name, verdict in card.classes)

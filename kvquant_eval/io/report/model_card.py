@@ -14,7 +14,7 @@ from kvquant_eval.core.signoff import barred, terms, vllm_flags
 from kvquant_eval.core.text import one_line
 from kvquant_eval.io.report.blocks import Block, Code, Items, Report, Section, Table, clean
 from kvquant_eval.io.report.markdown import render as markdown
-from kvquant_eval.io.report.names import baseline_name, class_name, identity, interval, number
+from kvquant_eval.io.report.names import baseline_name, class_name, counted, identity, interval, number
 from kvquant_eval.io.report.plain import deciding, sentence
 from kvquant_eval.io.report.signoff import voids
 
@@ -120,7 +120,7 @@ def _rows(candidate: Data) -> Iterator[tuple[str, ...]]:
                 class_name(workload, judged),
                 judged["verdict"],
                 name,
-                str(score["n_headroom"] if score["role"] == "gate" else score["n_turns"]),
+                counted(score),
                 number(score["baseline_mean"], ".1f"),
                 number(score["candidate_mean"], ".1f"),
                 number(score["mean_drop"], "+.2f"),

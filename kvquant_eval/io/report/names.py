@@ -51,6 +51,12 @@ def number(value: float | None, form: str) -> str:
     return format(0.0, form) if float(text.rstrip("%").replace(",", "") or 0) == 0 else text
 
 
+def counted(score: Mapping[str, Any]) -> str:
+    """How many turns a score's means are of: for a gating one those with headroom, of all where some have none."""
+    among, of = score["n_headroom"], score["n_turns"]
+    return str(of) if score["role"] != "gate" or among == of else f"{among} of {of}"
+
+
 def interval(low: float | None, high: float | None) -> str:
     """Bounds in points, a dash where there are none."""
     return NONE if low is None or high is None else f"[{number(low, '.2f')}, {number(high, '.2f')}]"

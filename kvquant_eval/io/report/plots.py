@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvquant_eval.core.judge import Judgement
+from kvquant_eval.core.judge import Judgement, points_before
 from kvquant_eval.core.records import Prepared, ScoreDelta
 from kvquant_eval.core.strata import Axis
 from kvquant_eval.core.summary import drop_of, has_drop
@@ -18,28 +18,34 @@ from kvquant_eval.io.report.blocks import Figure, Panel
 
 BAND = (5.0, 95.0)
 """Percentiles of the placebo's per-turn drops that its band spans."""
-TREND = "Lines: the trend of each score, through the mean of its turns."
+TREND = "Lines: the trend of each score, through the mean of its turns with headroom."
 
 Data = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class _Class:
-    """A class that has pairs: by gating score what the decision says of it, and the pairs; see ``Panel``."""
+    """A class that has pairs: by gating score what the decision says of it, the pairs, and those of turns with
+    headroom, which its means and trends are of; see ``Panel``.
+    """
 
     name: str
     scores: Mapping[str, Data]
     pairs: Mapping[str, Sequence[ScoreDelta]]
+    counted: Mapping[str, Sequence[ScoreDelta]]
     threshold: float | None
     band: tuple[float, float] | None
 
 
-def figures(candidate: Data, name: str, baseline: str, judgement: Judgement, prepared: Prepared) -> tuple[Figure, ...]:
+def figures(
+    candidate: Data, name: str, baseline: str, judgement: Judgement, prepared: Prepared, headroom: float
+) -> tuple[Figure, ...]:
     """Four figures over the gating scores, a panel a class; none where nothing could be paired.
 
-    ``name`` is model id and KV dtype, ``baseline`` the KV dtype that it is compared with.
+    ``name`` is model id and KV dtype, ``baseline`` the KV dtype that it is compared with, ``headroom`` the points that
+    a turn needs to count (``Policy.headroom_points``).
     """
-    classes = list(_classes(candidate, judgement))
+    classes = list(_classes(candidate, judgement, headroom))
     if not classes:
         return ()
     contexts = {turn.turn_id: float(max(1, len(turn.prompt_ids))) for turn in prepared.turns}
@@ -63,7 +69,8 @@ def figures(candidate: Data, name: str, baseline: str, judgement: Judgement, pre
     )
 
 
-def _classes(candidate: Data, judgement: Judgement) -> Iterator[_Class]:
+def _classes(candidate: Data, judgement: Judgement, headroom: float) -> Iterator[_Class]:
+    before = points_before(judgement.scores, candidate["baseline"])
     deltas = [delta for delta in judgement.deltas.get(candidate["name"], ()) if has_drop(delta)]
     placebo = [delta for delta in judgement.deltas.get("placebo", ()) if has_drop(delta)]
     for workload, judged in candidate["classes"].items():
@@ -72,7 +79,11 @@ def _classes(candidate: Data, judgement: Judgement) -> Iterator[_Class]:
         if any(pairs.values()):
             limits = [data["flag_over"] for data in gating.values() if data.get("flag_over") is not None]
             band = _band([drop_of(d) for score in gating for d in _of(placebo, workload, score)])
-            yield _Class(workload, gating, pairs, min(limits, default=None), band)
+            counted = {
+                score: [d for d in found if before.get((d.turn_id, score), 0.0) >= headroom]
+                for score, found in pairs.items()
+            }
+            yield _Class(workload, gating, pairs, counted, min(limits, default=None), band)
 
 
 def _of(deltas: Sequence[ScoreDelta], workload: str, score: str) -> list[ScoreDelta]:
@@ -109,9 +120,10 @@ def _along(each: _Class, axis: Axis, places: Mapping[str, float]) -> Panel:
         for score, found in each.pairs.items()
     )
     trends = []
-    for number, (score, x, drops) in enumerate(series):
+    for number, (score, found) in enumerate(each.counted.items()):
         slope = next((t["slope"] for t in each.scores[score].get("trends", ()) if t["axis"] == axis), None)
-        if slope is not None and x:
+        if slope is not None and found:
+            x, drops = [places[d.turn_id] for d in found], [drop_of(d) for d in found]
             middle, mean = fmean(_even(axis, value) for value in x), fmean(drops)
             ends = [(value, mean + slope * (_even(axis, value) - middle)) for value in (min(x), max(x))]
             trends.append((number, ends[0], ends[1]))

@@ -33,17 +33,26 @@ def signoff_section(document: Data, signatures: Sequence[Data]) -> Section:
     if "run_id" in document:
         facts.append(("run", document["run_id"]))
     if document["ranking"]:
-        facts.append(("promoted, the fewest bytes a token first", ranking(document["ranking"])))
+        facts.append(("promoted, the fewest bytes a token first", _ranked(document)))
     blocks: tuple[Block, ...] = (Cards(cards), Facts(tuple(facts)))
     return Section(2, "Decision", blocks)
 
 
+def _ranked(document: Data) -> str:
+    """The ranking; a reference is there by what its format would take, which nothing here stores."""
+    kinds = {each["name"]: each["kv"]["realisation"] for each in document["candidates"]}
+    marked = {True: " (reference: as a native store would)", False: ""}
+    return ", ".join(ranking([each]) + marked[kinds[each["name"]] == "reference"] for each in document["ranking"])
+
+
 def voids(found: Terms) -> str:
     """What the decision is about. As soon as one of these is another, it says nothing."""
-    skipped = f", layers {layers(found.layers_skipped)} as the model computes them" if found.layers_skipped else ""
+    skipped = f"layers {layers(found.layers_skipped)} as the model computes them"
+    read_back = found.bytes_per_token is not None
+    stored = skipped if found.layers_skipped else "no layer skipped" if read_back else "nothing read back"
     parts = (
         f"model revision {found.revision or 'none'} (weights {short(found.weights_sha256)})",
-        f"KV dtype {found.kv_requested}{skipped or ', no layer skipped'}",
+        f"KV dtype {found.kv_requested}, {stored}{_scaled(found)}",
         f"{found.engine} {found.engine_version or 'of unknown version'}",
         f"attention {found.attention_backend or 'not read back'}",
         f"device {found.device}",
@@ -53,8 +62,15 @@ def voids(found: Terms) -> str:
     return "; ".join(parts)
 
 
+def _scaled(found: Terms) -> str:
+    """The scales of the quantized layers, where they are not all 1."""
+    halves = [(half, ends) for half, ends in (("K", found.k_scales), ("V", found.v_scales)) if {*ends} - {1.0}]
+    return "".join(f", {half} scales {ends[0]:g} to {ends[-1]:g}" for half, ends in halves)
+
+
 def _card(document: Data, candidate: Data, signatures: Sequence[Data]) -> Card:
-    facts = [("stored", _stored(candidate["kv"]))]
+    plain = document["arms"][candidate["baseline"]]["attested"]
+    facts = [("stored", _stored(candidate["kv"], plain is not None))]
     if "created_at" in document:
         unsigned = "" if signatures else ", not signed"
         facts.append(("decided", f"{moment(document['created_at'])}{unsigned}"))
@@ -73,11 +89,13 @@ def _card(document: Data, candidate: Data, signatures: Sequence[Data]) -> Card:
     )
 
 
-def _stored(kv: Data) -> str:
+def _stored(kv: Data, compared: bool) -> str:
+    """``compared``: whether the baseline was read back too, so that there is a ratio."""
     if "layers_quantized" not in kv:
         return "nothing was read back"
     skipped = f", {layers(kv['layers_skipped'])} as the model computes them" if kv["layers_skipped"] else ""
-    size = f"{kv['bytes_per_token']:,.0f} bytes a token ({kv['bytes_ratio']:.2f} of the baseline)"
+    ratio = f" ({kv['bytes_ratio']:.2f} of the baseline)" if compared else ""
+    size = f"{kv['bytes_per_token']:,.0f} bytes a token{ratio}"
     return f"{kv['layers_quantized']} layers quantized{skipped}; {size}"
 
 

@@ -16,6 +16,7 @@ from kvquant_eval.io.report.names import (
     baseline_name,
     candidate_mark,
     class_name,
+    counted,
     identity,
     interval,
     number,
@@ -26,6 +27,8 @@ FILE = "summary.md"
 MOST_REASONS = 20
 MOST_FLAGS = 20
 HASH_CHARS = 12
+POST_HOC = {False: "the policy is not the one hashed before the run", True: "the replies were scored again after it"}
+"""Why, by whether it was rescored."""
 
 Data = Mapping[str, Any]
 
@@ -59,7 +62,7 @@ def _facts(document: Data) -> tuple[tuple[str, str], ...]:
         "policy": f"{policy['name']}, sha256 {policy['sha256']}",
     }
     if document["post_hoc"]:
-        facts["post hoc"] = "the policy is not the one hashed before the run; this decision moves no alias"
+        facts["post hoc"] = f"{POST_HOC[bool(document.get('rescored'))]}; this decision moves no alias"
     return tuple(facts.items())
 
 
@@ -75,7 +78,7 @@ def _candidate(name: str, document: Data, candidate: Data, judgement: Judgement)
 
 def decision_table(classes: Data, baseline: str) -> Table:
     """A row a class and score. Scores, drops and bounds are in points of 100, a drop > 0 is worse; ``drops/gains``
-    count turns that move beyond the flag's threshold.
+    count turns that move beyond the flag's threshold, also those without headroom.
     """
     columns = ("class", "verdict", "score", "turns", baseline, "candidate", "drop", "95% bounds", "drops/gains")
     rows = []
@@ -90,7 +93,7 @@ def decision_table(classes: Data, baseline: str) -> Table:
 def _score(name: str, score: Data) -> tuple[str, ...]:
     return (
         name if score["role"] == "gate" else f"{name} ({score['role']})",
-        str(score["n_headroom"] if score["role"] == "gate" else score["n_turns"]),
+        counted(score),
         number(score["baseline_mean"], ".1f"),
         number(score["candidate_mean"], ".1f"),
         number(score["mean_drop"], "+.2f"),

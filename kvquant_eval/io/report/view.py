@@ -18,7 +18,7 @@ from kvquant_eval.io.report.confirmations import confirmation_sections
 from kvquant_eval.io.report.degenerate import degenerate_section
 from kvquant_eval.io.report.fidelity import fidelity_sections
 from kvquant_eval.io.report.gains import gains_section
-from kvquant_eval.io.report.names import baseline_name, identity, kv_name
+from kvquant_eval.io.report.names import baseline_name, candidate_mark, identity, kv_name
 from kvquant_eval.io.report.plots import figures
 from kvquant_eval.io.report.ranges import range_sections
 from kvquant_eval.io.report.reproduce import reproduce_section
@@ -38,7 +38,7 @@ def build(
 ) -> Report:
     """The whole report; every string in it is safe to show, though not yet escaped for a format."""
     model = document["model"]
-    names = [identity(model, candidate["kv"]) for candidate in document["candidates"]]
+    names = [identity(model, candidate["kv"]) + candidate_mark(candidate) for candidate in document["candidates"]]
     named = list(zip(names, document["candidates"], strict=True))
     sections = [signoff_section(document, signatures)]
     for name, candidate in named:
@@ -74,7 +74,7 @@ def _candidate(
     yield score_section(candidate, baseline)
     yield from strata_sections(candidate)
     yield from confirmation_sections(candidate, document["policy"]["hold_level"])
-    plots = figures(candidate, identified, kv_name(kv), judgement, prepared)
+    plots = figures(candidate, identified, kv_name(kv), judgement, prepared, document["policy"]["headroom_points"])
     yield Section(3, f"{name}: drops turn by turn", plots or (Items(("no turn could be paired",)),))
     yield from _labelled(compounding_sections(candidate, identified, baseline, document), f"{name}: free running")
 

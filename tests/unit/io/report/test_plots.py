@@ -17,16 +17,17 @@ from kvquant_eval.io.report.plots import figures
 MakeCase = Callable[..., Any]
 
 
-def drawn(case: Any) -> tuple[Figure, ...]:
-    return figures(case.document["candidates"][0], "acme/tiny KV fp8", "KV bfloat16", case.judgement, case.prepared)
+def drawn(case: Any, headroom: float = 20.0) -> tuple[Figure, ...]:
+    (candidate,) = case.document["candidates"]
+    return figures(candidate, "acme/tiny KV fp8", "KV bfloat16", case.judgement, case.prepared, headroom)
 
 
-def panels(case: Any) -> dict[str, Panel]:
+def panels(case: Any, headroom: float = 20.0) -> dict[str, Panel]:
     """The panel of the class ``faq`` in each figure."""
     names = ("sorted", "turn_index", "context_tokens", "paired")
     return {
         name: next(p for p in figure.panels if p.title == "faq")
-        for name, figure in zip(names, drawn(case), strict=True)
+        for name, figure in zip(names, drawn(case, headroom), strict=True)
     }
 
 
@@ -48,6 +49,22 @@ def test_drops_come_sorted_with_threshold_and_band(case: MakeCase) -> None:
     assert panel.band == pytest.approx((0.0, 0.0))
 
 
+def test_the_band_leaves_the_placebos_ends_out(case: MakeCase) -> None:
+    """Its drops in ``faq`` are made 0 to 39 points: 5% lie below 1.95, 5% above 37.05."""
+    made = case(9.0)
+    faq = [d for d in made.judgement.deltas["placebo"] if d.workload == "faq"]
+    deltas = {**made.judgement.deltas, "placebo": tuple(replace(d, drop=float(n)) for n, d in enumerate(faq))}
+    made = replace(made, judgement=replace(made.judgement, deltas=deltas))
+    assert panels(made)["sorted"].band == pytest.approx((1.95, 37.05))
+
+
+def test_the_threshold_is_that_of_the_score_that_flags_first(case: MakeCase) -> None:
+    made = case(9.0)
+    scores = made.document["candidates"][0]["classes"]["faq"]["scores"]
+    scores["gl_span"] = {**scores["gl_reply"], "flag_over": 1.5}
+    assert panels(made)["sorted"].threshold == 1.5
+
+
 def test_points_of_both_arms_are_paired(case: MakeCase) -> None:
     panel = panels(case(9.0))["paired"]
     ((_, base, candidate),) = panel.series
@@ -65,6 +82,20 @@ def test_a_trend_has_the_slope_of_the_decision_and_runs_through_the_mean(case: M
     assert (y1 - y0) / (x1 - x0) == pytest.approx(1.5)
     assert (y0 + y1) / 2 == pytest.approx(9.0)  # turns are even over 0 to 4
     assert panels(made)["context_tokens"].trends == ()
+
+
+def test_a_trend_runs_through_the_turns_with_headroom_alone(case: MakeCase) -> None:
+    """A third of the baseline's turns has 82 points: they drop by 9 as before, the others by nothing."""
+    made = case(9.0)
+    scores = made.document["candidates"][0]["classes"]["faq"]["scores"]
+    scores["gl_reply"]["trends"] = [{"axis": "turn_index", "slope": 0.0, "p": 0.5}]
+    changed = tuple(d if round(d.baseline) == 82 else replace(d, drop=0.0) for d in made.judgement.deltas["fp8_e4m3"])
+    deltas = {**made.judgement.deltas, "fp8_e4m3": changed}
+    made = replace(made, judgement=replace(made.judgement, deltas=deltas))
+    panel = panels(made, 81.5)["turn_index"]
+    assert [end[1] for _, *ends in panel.trends for end in ends] == pytest.approx([9.0, 9.0])
+    assert len(panel.series[0][1]) == 40
+    assert panels(made, 99.0)["turn_index"].trends == ()
 
 
 def test_the_trend_along_the_context_is_by_doubling(case: MakeCase) -> None:

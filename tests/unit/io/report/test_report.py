@@ -162,7 +162,8 @@ def test_signoff_comes_first_in_both_pages(case: MakeCase, tmp_path: Path) -> No
     head = files["report.md"].split("\n\n")[:3]
     assert head[0] == "# KV cache sign-off: HOLD"
     assert head[2].startswith(
-        "- **HOLD** acme/&lt;b&gt;tiny&lt;/b&gt;\\_model@r1 KV fp8_e4m3 (effective fp8_e4m3, native): faq turns lose"
+        "- **HOLD** acme/&lt;b&gt;tiny&lt;/b&gt;\\_model@r1 KV fp8_e4m3 (effective fp8_e4m3, native), "
+        "candidate fp8_e4m3: faq turns lose"
     )
     text = Page(files["report.html"]).text
     assert text.index(IDENTITY) < text.index("Controls")

@@ -68,6 +68,24 @@ def test_gains_of_a_native_candidate(case: MakeCase) -> None:
     assert codes(found) == ["--kv-cache-dtype fp8_e4m3"]
 
 
+@pytest.mark.parametrize(("drop", "change"), [(9.0, {}), (0.5, {"post_hoc": True})])
+def test_flags_are_offered_to_serve_with_only_where_it_may_serve(
+    case: MakeCase, drop: float, change: dict[str, Any]
+) -> None:
+    assert "to serve vLLM as it was gated:" in sentences(gains(case(0.5)))
+    made = case(drop)
+    made.document.update(change)
+    assert "to serve vLLM as it was gated:" not in sentences(gains(made))
+    assert any("this decision is none to serve by" in said for said in sentences(gains(made)))
+
+
+def test_what_no_flag_can_say_is_said_beside_them(case: MakeCase) -> None:
+    made = case()
+    assert not any("scales" in said for said in sentences(gains(made)))
+    made.document["candidates"][0]["kv"]["scales"] = {"kind": "checkpoint", "k": [0.5, 0.75], "v": [1.0, 1.0]}
+    assert sentences(gains(made))[-1].startswith("no flag has the scales: ")
+
+
 def test_a_reference_gains_nothing_and_says_what_its_format_would(case: MakeCase) -> None:
     made = case(candidate=KVTreatment(name="ref", dtype="fp8_e4m3", realisation=Realisation.REFERENCE))
     made.document["candidates"][0]["kv"]["nominal_bytes_per_token"] = 64.0

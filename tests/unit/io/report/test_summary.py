@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from kvquant_eval.core.records import Outcome, Replay
@@ -65,6 +66,20 @@ def test_marks_tell_replies_apart() -> None:
     replay = Replay(turn_id="a", measure="generated", epoch=0, outcome=Outcome.TRUNCATED, text="a\ud800")  # type: ignore[arg-type]
     assert summary.reply_mark(None) == "–"
     assert summary.reply_mark(replay).startswith("truncated, 2 characters, ")
+
+
+def test_why_it_is_post_hoc(case: MakeCase) -> None:
+    document = {**case().document, "post_hoc": True}
+    said = [page(replace(case(), document={**document, **more})) for more in ({}, {"rescored": True})]
+    assert "- post hoc: the policy is not the one hashed before the run; this decision moves no alias" in said[0]
+    assert "- post hoc: the replies were scored again after it; this decision moves no alias" in said[1]
+
+
+def test_turns_without_headroom_are_told_from_those_that_count(case: MakeCase) -> None:
+    """Or more of them drop than there are."""
+    made = case(9.0)
+    made.document["candidates"][0]["classes"]["math_chain"]["scores"]["gl_reply"]["n_headroom"] = 30
+    assert "| math_chain | FAIL | gl_reply | 30 of 40 | 81.0 | 72.0 | +9.00 | [9.00, 9.00] | 40/0 |" in page(made)
 
 
 def test_many_reasons_are_counted(case: MakeCase) -> None:

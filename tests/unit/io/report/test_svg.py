@@ -41,10 +41,10 @@ def test_without_a_threshold_no_turn_stands_out() -> None:
 
 
 def test_below_the_diagonal_by_more_than_the_threshold_stands_out() -> None:
-    points = (("gl", (80.0, 80.0, 80.0), (79.0, 77.5, 95.0)),)
+    points = (("gl", (80.0,) * 6, (95.0, 79.0, 78.0, 77.5, 70.0, 60.0)),)
     panel = Panel("faq", "baseline", points, 2.0, None, "candidate", paired=True)
     (_, pale), (_, strong) = marks(draw(panel, "c"))
-    assert (len(pale), len(strong)) == (2, 1)
+    assert (len(pale), len(strong)) == (3, 3)
 
 
 def test_the_threshold_lies_below_the_diagonal() -> None:

@@ -82,6 +82,20 @@ def test_replies_stand_side_by_side_with_differing_words_marked(case: MakeCase) 
     assert tables[1].rows == (("Step 1: 3 + 2 = ", "5", "6"),)
 
 
+def test_replies_and_explanations_are_those_of_the_first_epoch(case: MakeCase) -> None:
+    made = case(9.0)
+    record = made.judgement.arms["fp8_e4m3"]
+    later = tuple(replace(r, epoch=1, text="later") for r in record.replays)
+    scores = made.judgement.scores["fp8_e4m3"]
+    said = (*scores, *(replace(s, epoch=1, explanation="later") for s in scores))
+    judgement = replace(
+        made.judgement,
+        arms={**made.judgement.arms, "fp8_e4m3": replace(record, replays=(*record.replays, *later))},
+        scores={**made.judgement.scores, "fp8_e4m3": said},
+    )
+    assert "later" not in repr(sections(replace(made, judgement=judgement)))
+
+
 def test_equal_replies_have_no_mark_and_no_parting(case: MakeCase) -> None:
     made = with_replies(with_replies(case(9.0), "baseline", text="same"), "fp8_e4m3", text="same")
     shown = sections(made)[1]
