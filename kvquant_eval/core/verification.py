@@ -207,11 +207,23 @@ def _of_workers(terms: Terms, facts: EngineFacts) -> Iterator[Check]:
         ("backend", terms.attention_backend, "run", backend, backend == terms.attention_backend),
     ):
         yield _check(fact, signed, f"the server's workers {verb}", found, same, Strength.STRONG)
+    if apart := _apart(facts):
+        text = f"signed the same on every worker, the server's store {apart} in more than one way"
+        yield Check(fact=RUNNING, agrees=False, text=text, strength=Strength.STRONG)
     for half, wanted in (("k", terms.k_scales), ("v", terms.v_scales)):
         running = extremes(quantized_scales(facts, half))
         same = len(running) == len(wanted) and all(map(_same, running, wanted))
         texts = _scales(wanted), "the server's workers run", _scales(running)
         yield _check(f"{half} scales", *texts, same, Strength.STRONG)
+
+
+def _apart(facts: EngineFacts) -> str:
+    """The first layer that is stored otherwise on one worker than on another (empty: none is)."""
+    ways: dict[str, set[tuple[str, ...]]] = {}
+    for layer in (each for worker in facts.layers for each in worker):
+        way = layer.kv_dtype, layer.storage, layer.format, layer.attention, f"{layer.bytes_per_token:.6g}"
+        ways.setdefault(layer.name, set()).add(way)
+    return next((name for name, found in ways.items() if len(found) > 1), "")
 
 
 def _of_labels(terms: Terms, labels: Mapping[str, str], silence: str) -> Iterator[Check]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.signoff import Terms
 from kvquant_eval.core.verification import (
@@ -180,10 +181,22 @@ def test_workers_that_run_something_else(dtypes: tuple[str, ...], change: dict[s
     assert any(line.startswith(f"refused: {needle}") and line.endswith("(strong evidence)") for line in lines), lines
 
 
-def test_one_worker_that_runs_something_else() -> None:
-    good, bad = facts("fp8_e4m3", "fp8_e4m3"), facts("fp8_e4m3", "bfloat16")
+@pytest.mark.parametrize(
+    ("terms", "good", "bad"),
+    [
+        (TERMS, facts("fp8_e4m3", "fp8_e4m3"), facts("fp8_e4m3", "bfloat16")),
+        (TERMS, facts("fp8_e4m3", "fp8_e4m3"), facts("fp8_e4m3", "fp8_e4m3", bytes_per_token=96.0)),
+        (SKIPPING, facts("bfloat16", "fp8_e4m3"), facts("bfloat16", "bfloat16")),
+        (SKIPPING, facts("bfloat16", "fp8_e4m3"), facts("fp8_e4m3", "fp8_e4m3")),
+    ],
+)
+def test_one_worker_that_runs_something_else(terms: Terms, good: EngineFacts, bad: EngineFacts) -> None:
+    asked = replace(ASKED, layers_skipped=terms.layers_skipped)
+    assert verified(asked, Served(workers=good), terms=terms) == (0, [])
     mixed = replace(good, layers=(good.layers[0], bad.layers[0]))
-    assert verified(served=Served(workers=mixed))[0] == 3
+    status, lines = verified(asked, Served(workers=mixed), terms=terms)
+    assert status == 3
+    assert any(line.endswith("in more than one way (strong evidence)") for line in lines)
 
 
 @pytest.mark.parametrize(
