@@ -242,11 +242,20 @@ def _of_labels(terms: Terms, labels: Mapping[str, str], silence: str) -> Iterato
     strength = Strength.MEDIUM if fits else Strength.WEAK
     yield _check(RUNNING, _dtype(terms), "the server's label says", name, _stores(terms, name), strength)
     listed = labels.get("kv_cache_dtype_skip_layers")
-    if listed is not None and SLIDING_WINDOW not in listed:
-        skipped = tuple(sorted({int(number) for number in re.findall(r"\d{1,6}", listed)}))
-        same = skipped == terms.layers_skipped
-        signed = _layers(terms.layers_skipped)
-        yield _check("layers skipped", signed, "the server's label says", _layers(skipped), same, strength)
+    if listed is not None:
+        yield _of_listed(terms, listed, strength)
+
+
+def _of_listed(terms: Terms, listed: str, strength: Strength) -> Check:
+    """The label's list of skipped layers; which of them ``sliding_window`` stands for, only the workers know."""
+    skipped = tuple(sorted({int(number) for number in re.findall(r"[0-9]{1,18}", listed)}))
+    signed, source, found = _layers(terms.layers_skipped), "the server's label says", _layers(skipped)
+    if SLIDING_WINDOW not in listed:
+        return _check("layers skipped", signed, source, found, skipped == terms.layers_skipped, strength)
+    if more := set(skipped) - set(terms.layers_skipped):
+        return _check("layers skipped", signed, source, _layers(sorted(more)), False, strength)
+    remedy = "which layers these are the workers say: start the server in development mode"
+    return Check(fact="layers skipped", agrees=None, text=f"(signed {signed}); {source} {SLIDING_WINDOW}; {remedy}")
 
 
 def _span(labels: Mapping[str, str]) -> tuple[float, float] | None:

@@ -217,6 +217,9 @@ def test_one_worker_that_runs_something_else(terms: Terms, good: EngineFacts, ba
         ({"num_gpu_blocks": "50", "num_gpu_blocks_override": "50"}, 0, ""),
         ({"num_gpu_blocks": "0"}, 0, ""),
         ({"kv_cache_dtype_skip_layers": "['0', '1']"}, 3, "layers skipped: signed none, the server's label says 0 1"),
+        ({"kv_cache_dtype_skip_layers": "['1234567']"}, 3, "the server's label says 1234567 (medium evidence)"),
+        ({"kv_cache_dtype_skip_layers": "['sliding_window', '5']"}, 3, "the server's label says 5 (medium evidence)"),
+        ({"kv_cache_dtype_skip_layers": "['sliding_window']"}, 4, "(signed none); the server's label says sliding_win"),
     ],
 )
 def test_labels(change: dict[str, str], status: int, needle: str) -> None:
