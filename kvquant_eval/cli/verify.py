@@ -150,7 +150,7 @@ def _registered(signature: Signature, uri: str) -> Iterator[Check]:
 def _about(signature: Signature) -> Iterator[str]:
     """Who signed what, and an override in plain sight."""
     terms, until = signature.terms, signature.expires or "no date"
-    model = f"{terms.model}@{terms.revision or terms.weights_sha256[:12]}"
+    model = f"{terms.model}@{terms.at}"
     kv = f"KV {terms.kv_requested} (effective {terms.kv_effective}, {terms.kv_realisation})"
     yield f"{model} {kv}: {signature.decision}, signed by {signature.by} at {signature.at}, expires {until}"
     if signature.override is not None:

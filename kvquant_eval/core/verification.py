@@ -95,7 +95,7 @@ def of_asked(terms: Terms, asked: Asked) -> Iterator[Check]:
     """What the caller says, each beside what was signed."""
     yield _check("model", terms.model, "asked for", asked.model, asked.model == terms.model)
     if asked.revision is not None:
-        same = asked.revision == terms.revision or _begins(terms.weights_sha256, asked.revision)
+        same = asked.revision == terms.named_revision or _begins(terms.weights_sha256, asked.revision)
         yield _check("revision", _revision(terms), "asked for", asked.revision, same)
     yield _check("kv dtype", _dtype(terms), "asked for", asked.kv_dtype, _stores(terms, asked.kv_dtype))
     skipped = asked.layers_skipped
@@ -298,7 +298,7 @@ def _dtype(terms: Terms) -> str:
 
 
 def _revision(terms: Terms) -> str:
-    return terms.revision or f"weights {terms.weights_sha256[:SHORTEST_HASH]}"
+    return terms.named_revision or f"weights {terms.at}"
 
 
 def _policy(terms: Terms) -> str:

@@ -88,7 +88,7 @@ def _object(content: bytes, path: Path) -> dict[str, Any]:
 def page(record: Record) -> str:
     """The record as Markdown, the signature that counts first."""
     last, terms = record.signatures[-1], record.signatures[-1].terms
-    model = f"{terms.model}@{terms.revision or terms.weights_sha256[:12]}"
+    model = f"{terms.model}@{terms.at}"
     kv = f"KV {terms.kv_requested} (effective {terms.kv_effective}, {terms.kv_realisation})"
     parts = [f"# {escape(f'{model} {kv}')}", _items(_head(last)), "## What voids it", _items(_voids(last))]
     if flags := flags_of(terms):

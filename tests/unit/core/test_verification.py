@@ -116,12 +116,14 @@ def test_skipped_layers_must_be_shown() -> None:
     assert verified(replace(ASKED, layers_skipped=()), terms=SKIPPING) == (3, [line])
 
 
-def test_a_model_without_a_revision_is_known_by_its_weights() -> None:
-    local = replace(TERMS, revision=None)
+@pytest.mark.parametrize("revision", [None, "local"])
+def test_a_model_without_a_revision_is_known_by_its_weights(revision: str | None) -> None:
+    local = replace(TERMS, revision=revision)
     line = "not shown: revision (signed weights a1a1a1a1a1a1); give --model ID@REVISION"
     assert verified(replace(ASKED, revision=None), terms=local) == (4, [line])
     assert verified(replace(ASKED, revision="a1" * 6), terms=local) == (0, [])
-    assert verified(replace(ASKED, revision="None"), terms=local)[0] == 3
+    line = f"refused: revision: signed weights a1a1a1a1a1a1, asked for {revision}"
+    assert verified(replace(ASKED, revision=str(revision)), terms=local) == (3, [line])
     assert verified(replace(ASKED, revision="a1" * 5), terms=local)[0] == 3  # too short
 
 
