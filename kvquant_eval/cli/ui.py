@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from kvquant_eval.core.codec import DataError
-from kvquant_eval.core.text import one_line
+from kvquant_eval.core.text import masked, one_line
 from kvquant_eval.io.runfolder import RunFolder, latest
-from kvquant_eval.io.tracking import TrackingError, experiment_of, masked
+from kvquant_eval.io.tracking import TrackingError, experiment_of
 
 PATIENCE_S = 120.0
 """For a server that is just being started."""

@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import re
 import shutil
 import sqlite3
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 
 from kvquant_eval.core.settings import TrackingSettings
 from kvquant_eval.core.signoff import Signature
-from kvquant_eval.core.text import safe
+from kvquant_eval.core.text import masked, safe
 from kvquant_eval.io import evaluation
 from kvquant_eval.io.clock import Clock, Timed, locked
 from kvquant_eval.io.registry import register, versions
@@ -273,8 +272,3 @@ def reason(error: Exception) -> str:
     """An error in one line: no SQL, and both ends of what is long, as the cause may stand at either."""
     text = masked(" ".join(str(error).split()).split(" [SQL:")[0]) or type(error).__name__
     return safe(text if len(text) <= 300 else f"{text[:145]} … {text[-145:]}")
-
-
-def masked(text: str) -> str:
-    """``text`` with the credentials in its URIs masked."""
-    return re.sub(r"//[^/@\s]*@", "//***@", text)
