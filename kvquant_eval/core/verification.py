@@ -182,6 +182,9 @@ def of_registered(signature: Signature, tags: Mapping[str, str]) -> Iterator[Che
     terms, source = signature.terms, "MLflow has"
     if "signoff_sha256" in tags:
         yield of_sha256(signature, source, tags["signoff_sha256"])
+        if later := tags.get("signoff_followed_by"):  # the record was cut, or an older one put in its place
+            text = f"the last signature is {signature.sha256}, {source} {later} after it; sign again"
+            yield Check(fact=ANCHOR, agrees=False, text=text)
     else:
         yield Check(fact="MLflow", agrees=None, text="(its registered version has no signoff_sha256)")
     policy = tags.get("policy_sha256", "none")

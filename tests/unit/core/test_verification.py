@@ -310,6 +310,12 @@ def test_a_registered_version_that_says_otherwise(tag: str) -> None:
     assert line.endswith("MLflow has other")
 
 
+def test_a_registered_version_that_knows_of_a_later_signature() -> None:
+    anchors = tuple(of_registered(record().signatures[-1], tags(signoff_followed_by="e" * 64)))
+    line = f"refused: anchor: the last signature is {SHA256}, MLflow has {'e' * 64} after it; sign again"
+    assert verified(anchors=anchors) == (3, [line])
+
+
 def test_a_registered_version_that_was_never_told() -> None:
     told = tags()
     del told["signoff_sha256"]
