@@ -16,7 +16,7 @@ from kvquant_eval.core.records import Decision
 from kvquant_eval.core.treatment import Realisation
 
 SCHEMA_VERSION = 1
-_STRICT = ConfigDict(extra="forbid", strict=True)
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 FOLDER_REVISION = "local"
 """What the configuration of a local folder has for a revision: the same word for whatever lies there."""
 WEIGHTS_CHARS = 12

@@ -297,6 +297,12 @@ def test_a_damaged_file(tmp_path: Path, content: bytes, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith(f"kvquant-eval: {path}: ")
 
 
+def test_a_number_that_no_hash_is_made_of(signoff: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signoff.write_text(signoff.read_text().replace("96.0", "9" * 400))
+    assert verify(signoff) == 2
+    assert "bytes_per_token: " in capsys.readouterr().err
+
+
 def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(tmp_path / "x.json") == 2
     assert "No such file" in capsys.readouterr().err
