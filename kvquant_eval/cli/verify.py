@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-layers", nargs="*", metavar="N", help="as --kv-cache-dtype-skip-layers of vLLM")
     parser.add_argument("--engine-version", help="default: the server's, or that of the engine installed here")
     parser.add_argument("--backend", help="attention backend, such as 'CPU_ATTN (amx)'")
-    parser.add_argument("--policy", metavar="NAME_OR_SHA256")
+    parser.add_argument("--policy", metavar="SHA256", help="of the policy, 12 digits or more")
     parser.add_argument("--server", metavar="URL", help="a running vLLM server, to read back what it runs")
     parser.add_argument("--at-least", choices=list(Strength), help="evidence that --server gives; default: weak")
     parser.add_argument("--sha256", metavar="HEX", help="anchor: of the last signature, as sign printed it")

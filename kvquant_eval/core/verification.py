@@ -55,7 +55,10 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What somebody is about to serve, as they say; None where they do not."""
+    """What somebody is about to serve, as they say; None where they do not.
+
+    ``policy`` is a name, which can only refuse, or how a sha256 begins.
+    """
 
     model: str
     revision: str | None = None
@@ -109,8 +112,8 @@ def of_asked(terms: Terms, asked: Asked) -> Iterator[Check]:
     if asked.backend is not None:
         same = asked.backend == terms.attention_backend
         yield _check("backend", terms.attention_backend, "asked for", asked.backend, same)
-    if asked.policy is not None:
-        same = asked.policy == terms.policy or _begins(terms.policy_sha256, asked.policy)
+    if asked.policy is not None and asked.policy != terms.policy:
+        same = _begins(terms.policy_sha256, asked.policy)
         yield _check("policy", _policy(terms), "asked for", asked.policy, same)
 
 
@@ -147,7 +150,10 @@ def settle(terms: Terms, checks: Sequence[Check], served: Served | None, at_leas
         "layers skipped": (_layers(terms.layers_skipped), "give --skip-layers, or --server in development mode"),
         "engine version": (terms.engine_version, "give --engine-version, or --server"),
         "backend": (terms.attention_backend, "give --backend, or --server in development mode"),
-        "policy": (_policy(terms), "give --policy, or --mlflow"),
+        "policy": (
+            _policy(terms),
+            "give --policy its sha256, 12 digits or more (its settings may be changed under a name), or --mlflow",
+        ),
     }
     if served is not None:
         needed[RUNNING] = (terms.kv_effective, _why_silent(served, checks, at_least))
