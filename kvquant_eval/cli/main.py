@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import logging
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from kvquant_eval.cli.table import show_calibration, show_plan, show_search
 from kvquant_eval.cli.terminal import complain, conclude, say
 from kvquant_eval.core.codec import DataError
 from kvquant_eval.core.records import Decision
-from kvquant_eval.core.text import one_line, safe
+from kvquant_eval.core.text import masked, one_line, safe
 from kvquant_eval.io.child import EngineDied
 from kvquant_eval.io.runfolder import RunFolder
 from kvquant_eval.pipeline import gate, rehearse
@@ -191,7 +190,7 @@ def _command(options: argparse.Namespace) -> list[str]:
     """What was typed, to be kept and shown: without a run to go on with, and without passwords in addresses."""
     given = [each for each in options.overrides if each.lstrip("+").split("=")[0] != "resume"]
     searched = ["--config-dir", options.config_dir] if options.config_dir else []
-    return [re.sub("(://)[^/]*@", r"\1***@", each) for each in ("kvquant-eval", "gate", *searched, *given)]
+    return [masked(each) for each in ("kvquant-eval", "gate", *searched, *given)]
 
 
 def _repair(data: dict[str, Any], name: str) -> None:

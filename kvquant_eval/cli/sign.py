@@ -62,8 +62,9 @@ def run(options: argparse.Namespace) -> int:
         )
         if refusal := _refusal(signature):
             return complain(one_line(f"{folder.path}: {refusal}"), Decision.HOLD.exit_code)
+        earlier = signoffs.copies(folder)  # before anything is written
         path, signed = signoffs.append(options.into or Path(config.home()) / "reports" / "signoff", signature)
-        signoffs.keep(folder, signed)
+        signoffs.keep(folder, [*earlier, signed])
         render(decided, folder.path, document)
         _anchor(settings, signed)
     _show(path, signed)

@@ -46,11 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-layers", nargs="*", metavar="N", help="as --kv-cache-dtype-skip-layers of vLLM")
     parser.add_argument("--engine-version", help="default: the server's, or that of the engine installed here")
     parser.add_argument("--backend", help="attention backend, such as 'CPU_ATTN (amx)'")
-    parser.add_argument("--policy", metavar="NAME_OR_SHA256")
+    parser.add_argument("--policy", metavar="SHA256", help="of the policy, 12 digits or more")
     parser.add_argument("--server", metavar="URL", help="a running vLLM server, to read back what it runs")
-    parser.add_argument(
-        "--at-least", choices=list(Strength), default=Strength.WEAK, help="evidence that --server gives"
-    )
+    parser.add_argument("--at-least", choices=list(Strength), help="evidence that --server gives; default: weak")
     parser.add_argument("--sha256", metavar="HEX", help="anchor: of the last signature, as sign printed it")
     parser.add_argument("--mlflow", metavar="URI", help="anchor: the registered version in this store")
     parser.add_argument("--signature", type=Path, metavar="FILE", help="anchor: detached Ed25519 signature of the file")
@@ -59,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print every fact on a line, and return 0, 3 or 4."""
-    asked, server = _asked(options), Server(options.server) if options.server else None
+    asked, server = _asked(options), _server(options)
     content = options.signoff.read_bytes()
     record = signoffs.read(content, options.signoff)
     checks, head = list(of_record(record, datetime.now(UTC))), []
@@ -69,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         checks += [*of_asked(terms, asked), *_anchored(signature, options, content)]
         served = server.read() if server else None
         checks += of_server(terms, served) if served else _installed(signature, asked)
-        checks = settle(terms, checks, served, Strength(options.at_least))
+        checks = settle(terms, checks, served, Strength(options.at_least or Strength.WEAK))
     status = exit_status(checks)
     lines = [*head, *(check.line for check in checks), VERDICTS[status]]
     sys.stdout.write("".join(f"{one_line(line)}\n" for line in lines))
@@ -89,6 +87,13 @@ def _asked(options: argparse.Namespace) -> Asked:
         backend=options.backend,
         policy=options.policy,
     )
+
+
+def _server(options: argparse.Namespace) -> Server | None:
+    """The server to ask; an empty address, as of a variable that is not set, is not one that nobody gave."""
+    if options.server is None and options.at_least is not None:
+        raise DataError(f"--at-least: evidence of a --server, got {options.at_least} without one; give --server")
+    return None if options.server is None else Server(options.server)
 
 
 def _layers(entries: list[str]) -> tuple[int, ...]:
@@ -124,6 +129,8 @@ def _anchored(signature: Signature, options: argparse.Namespace, content: bytes)
         text = f"{options.signature} is {'' if agrees else 'not '}the signature of this file by {options.public_key}"
         yield Check(fact=ANCHOR, agrees=agrees, text=text)
     if options.mlflow is not None:
+        if not options.mlflow.strip():  # MLflow would take its own default, a database in this folder
+            raise DataError("--mlflow: the address of a store, got none; write sqlite:///FILE or https://HOST")
         yield from _registered(signature, options.mlflow)
 
 
@@ -143,7 +150,7 @@ def _registered(signature: Signature, uri: str) -> Iterator[Check]:
 def _about(signature: Signature) -> Iterator[str]:
     """Who signed what, and an override in plain sight."""
     terms, until = signature.terms, signature.expires or "no date"
-    model = f"{terms.model}@{terms.revision or terms.weights_sha256[:12]}"
+    model = f"{terms.model}@{terms.at}"
     kv = f"KV {terms.kv_requested} (effective {terms.kv_effective}, {terms.kv_realisation})"
     yield f"{model} {kv}: {signature.decision}, signed by {signature.by} at {signature.at}, expires {until}"
     if signature.override is not None:

@@ -16,7 +16,11 @@ from kvquant_eval.core.records import Decision
 from kvquant_eval.core.treatment import Realisation, spans
 
 SCHEMA_VERSION = 1
-_STRICT = ConfigDict(extra="forbid", strict=True)
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+FOLDER_REVISION = "local"
+"""What the configuration of a local folder has for a revision: the same word for whatever lies there."""
+WEIGHTS_CHARS = 12
+"""Of the weights' sha256, where it stands for a revision."""
 NAME_CHARS = 80
 """Of the model, the revision and the dtype in a file's name."""
 
@@ -49,6 +53,16 @@ class Terms:
     policy: str
     policy_sha256: str
     golden: str
+
+    @property
+    def named_revision(self) -> str | None:
+        """The revision, where it says which weights: that of a local folder does not."""
+        return None if self.revision == FOLDER_REVISION else self.revision
+
+    @property
+    def at(self) -> str:
+        """What tells the model from others of its id: the revision, or how its weights' sha256 begins."""
+        return self.named_revision or self.weights_sha256[:WEIGHTS_CHARS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +174,8 @@ def dtype_name(terms: Terms) -> str:
 
 
 def file_stem(terms: Terms) -> str:
-    """``<model>--<revision>--<dtype>``, of letters that are safe in a file's name. A model without a revision is known
-    by the first 12 digits of its weights' hash.
-    """
-    parts = (terms.model, terms.revision or terms.weights_sha256[:12], dtype_name(terms))
+    """``<model>--<revision>--<dtype>``, of letters that are safe in a file's name."""
+    parts = (terms.model, terms.at, dtype_name(terms))
     return "--".join(map(_safe_name, parts))
 
 

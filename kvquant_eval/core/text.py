@@ -35,6 +35,11 @@ def one_line(text: str) -> str:
     return safe(text.replace("\t", "\\t").replace("\n", "\\n"))
 
 
+def masked(text: str) -> str:
+    """``text`` with the credentials in its addresses masked, to the last ``@`` before a path: passwords have some."""
+    return re.sub(r"//[^/\s]*@", "//***@", text)
+
+
 def writable(text: str) -> str:
     """``text`` as it is, but for lone surrogates, which UTF-8 cannot carry: those become backslash escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

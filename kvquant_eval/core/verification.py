@@ -55,7 +55,10 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What somebody is about to serve, as they say; None where they do not."""
+    """What somebody is about to serve, as they say; None where they do not.
+
+    ``policy`` is a name, which can only refuse, or how a sha256 begins.
+    """
 
     model: str
     revision: str | None = None
@@ -95,7 +98,7 @@ def of_asked(terms: Terms, asked: Asked) -> Iterator[Check]:
     """What the caller says, each beside what was signed."""
     yield _check("model", terms.model, "asked for", asked.model, asked.model == terms.model)
     if asked.revision is not None:
-        same = asked.revision == terms.revision or _begins(terms.weights_sha256, asked.revision)
+        same = asked.revision == terms.named_revision or _begins(terms.weights_sha256, asked.revision)
         yield _check("revision", _revision(terms), "asked for", asked.revision, same)
     yield _check("kv dtype", _dtype(terms), "asked for", asked.kv_dtype, _stores(terms, asked.kv_dtype))
     skipped = asked.layers_skipped
@@ -109,8 +112,8 @@ def of_asked(terms: Terms, asked: Asked) -> Iterator[Check]:
     if asked.backend is not None:
         same = asked.backend == terms.attention_backend
         yield _check("backend", terms.attention_backend, "asked for", asked.backend, same)
-    if asked.policy is not None:
-        same = asked.policy == terms.policy or _begins(terms.policy_sha256, asked.policy)
+    if asked.policy is not None and asked.policy != terms.policy:
+        same = _begins(terms.policy_sha256, asked.policy)
         yield _check("policy", _policy(terms), "asked for", asked.policy, same)
 
 
@@ -147,7 +150,10 @@ def settle(terms: Terms, checks: Sequence[Check], served: Served | None, at_leas
         "layers skipped": (_layers(terms.layers_skipped), "give --skip-layers, or --server in development mode"),
         "engine version": (terms.engine_version, "give --engine-version, or --server"),
         "backend": (terms.attention_backend, "give --backend, or --server in development mode"),
-        "policy": (_policy(terms), "give --policy, or --mlflow"),
+        "policy": (
+            _policy(terms),
+            "give --policy its sha256, 12 digits or more (its settings may be changed under a name), or --mlflow",
+        ),
     }
     if served is not None:
         needed[RUNNING] = (terms.kv_effective, _why_silent(served, checks, at_least))
@@ -182,6 +188,9 @@ def of_registered(signature: Signature, tags: Mapping[str, str]) -> Iterator[Che
     terms, source = signature.terms, "MLflow has"
     if "signoff_sha256" in tags:
         yield of_sha256(signature, source, tags["signoff_sha256"])
+        if later := tags.get("signoff_followed_by"):  # the record was cut, or an older one put in its place
+            text = f"the last signature is {signature.sha256}, {source} {later} after it; sign again"
+            yield Check(fact=ANCHOR, agrees=False, text=text)
     else:
         yield Check(fact="MLflow", agrees=None, text="(its registered version has no signoff_sha256)")
     policy = tags.get("policy_sha256", "none")
@@ -207,11 +216,23 @@ def _of_workers(terms: Terms, facts: EngineFacts) -> Iterator[Check]:
         ("backend", terms.attention_backend, "run", backend, backend == terms.attention_backend),
     ):
         yield _check(fact, signed, f"the server's workers {verb}", found, same, Strength.STRONG)
+    if apart := _apart(facts):
+        text = f"signed the same on every worker, the server's store {apart} in more than one way"
+        yield Check(fact=RUNNING, agrees=False, text=text, strength=Strength.STRONG)
     for half, wanted in (("k", terms.k_scales), ("v", terms.v_scales)):
         running = extremes(quantized_scales(facts, half))
         same = len(running) == len(wanted) and all(map(_same, running, wanted))
         texts = _scales(wanted), "the server's workers run", _scales(running)
         yield _check(f"{half} scales", *texts, same, Strength.STRONG)
+
+
+def _apart(facts: EngineFacts) -> str:
+    """The first layer that is stored otherwise on one worker than on another (empty: none is)."""
+    ways: dict[str, set[tuple[str, ...]]] = {}
+    for layer in (each for worker in facts.layers for each in worker):
+        way = layer.kv_dtype, layer.storage, layer.format, layer.attention, f"{layer.bytes_per_token:.6g}"
+        ways.setdefault(layer.name, set()).add(way)
+    return next((name for name, found in ways.items() if len(found) > 1), "")
 
 
 def _of_labels(terms: Terms, labels: Mapping[str, str], silence: str) -> Iterator[Check]:
@@ -230,11 +251,20 @@ def _of_labels(terms: Terms, labels: Mapping[str, str], silence: str) -> Iterato
     strength = Strength.MEDIUM if fits else Strength.WEAK
     yield _check(RUNNING, _dtype(terms), "the server's label says", name, _stores(terms, name), strength)
     listed = labels.get("kv_cache_dtype_skip_layers")
-    if listed is not None and SLIDING_WINDOW not in listed:
-        skipped = tuple(sorted({int(number) for number in re.findall(r"\d{1,6}", listed)}))
-        same = skipped == terms.layers_skipped
-        signed = _layers(terms.layers_skipped)
-        yield _check("layers skipped", signed, "the server's label says", _layers(skipped), same, strength)
+    if listed is not None:
+        yield _of_listed(terms, listed, strength)
+
+
+def _of_listed(terms: Terms, listed: str, strength: Strength) -> Check:
+    """The label's list of skipped layers; which of them ``sliding_window`` stands for, only the workers know."""
+    skipped = tuple(sorted({int(number) for number in re.findall(r"[0-9]{1,18}", listed)}))
+    signed, source, found = _layers(terms.layers_skipped), "the server's label says", _layers(skipped)
+    if SLIDING_WINDOW not in listed:
+        return _check("layers skipped", signed, source, found, skipped == terms.layers_skipped, strength)
+    if more := set(skipped) - set(terms.layers_skipped):
+        return _check("layers skipped", signed, source, _layers(sorted(more)), False, strength)
+    remedy = "which layers these are the workers say: start the server in development mode"
+    return Check(fact="layers skipped", agrees=None, text=f"(signed {signed}); {source} {SLIDING_WINDOW}; {remedy}")
 
 
 def _span(labels: Mapping[str, str]) -> tuple[float, float] | None:
@@ -277,7 +307,7 @@ def _dtype(terms: Terms) -> str:
 
 
 def _revision(terms: Terms) -> str:
-    return terms.revision or f"weights {terms.weights_sha256[:SHORTEST_HASH]}"
+    return terms.named_revision or f"weights {terms.at}"
 
 
 def _policy(terms: Terms) -> str:

@@ -12,7 +12,7 @@ import httpx
 from kvquant_eval.core.codec import DataError, from_data, quoted
 from kvquant_eval.core.engine import EngineFacts, LayerFacts
 from kvquant_eval.core.strict_json import BadJson, parse
-from kvquant_eval.core.text import head, one_line
+from kvquant_eval.core.text import head, masked, one_line
 from kvquant_eval.core.verification import EXTENSION, Served
 from kvquant_eval.io.wire import Late, Line, TooLong, client, exchange
 
@@ -47,7 +47,9 @@ class Server:
         except ValueError:
             sound = False
         if not sound or not url.isprintable():
-            raise DataError(f"--server: the address of a vLLM server, got {quoted(url)}; write http://HOST:PORT")
+            raise DataError(
+                f"--server: the address of a vLLM server, got {quoted(masked(url))}; write http://HOST:PORT"
+            )
         self._base, self._answer_s = url.rstrip("/").removesuffix("/v1"), answer_s
         self._client = client(answer_s, CONNECT_S)
 

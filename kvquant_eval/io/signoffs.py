@@ -53,22 +53,22 @@ def append(folder: Path, signature: Signature) -> tuple[Path, Signature]:
     return path, record.signatures[-1]
 
 
-def keep(run: RunFolder, signature: Signature) -> None:
-    """Put a copy of a signature into the folder of its run. Raises DataError where what is there was damaged."""
-    signatures = [*_copies(run), signature]
+def keep(run: RunFolder, signatures: Sequence[Signature]) -> None:
+    """Put copies of signatures into the folder of their run, in place of those that are there."""
     write_json(run.path / SIGNED, {"schema_version": SCHEMA_VERSION, "signatures": to_data(signatures)})
 
 
 def kept(run: RunFolder) -> list[Signature]:
     """The signatures in a run's folder; none, and a warning, where they cannot be read."""
     try:
-        return _copies(run)
+        return copies(run)
     except DataError as error:
         _log.warning("%s; the report shows no signature", error)
         return []
 
 
-def _copies(run: RunFolder) -> list[Signature]:
+def copies(run: RunFolder) -> list[Signature]:
+    """The signatures in a run's folder. Raises DataError where they cannot be read."""
     path = run.path / SIGNED
     if not path.exists():
         return []
@@ -89,7 +89,7 @@ def _object(content: bytes, path: Path) -> dict[str, Any]:
 def page(record: Record) -> str:
     """The record as Markdown, the signature that counts first."""
     last, terms = record.signatures[-1], record.signatures[-1].terms
-    model = f"{terms.model}@{terms.revision or terms.weights_sha256[:12]}"
+    model = f"{terms.model}@{terms.at}"
     kv = f"KV {terms.kv_requested} (effective {terms.kv_effective}, {terms.kv_realisation})"
     parts = [f"# {escape(f'{model} {kv}')}", _items(_head(last))]
     parts += ["## Void as soon as one of these changes", _items(_terms(last))]

@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import re
 import shutil
 import sqlite3
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 
 from kvquant_eval.core.settings import TrackingSettings
 from kvquant_eval.core.signoff import Signature
-from kvquant_eval.core.text import safe
+from kvquant_eval.core.text import masked, safe
 from kvquant_eval.io import evaluation
 from kvquant_eval.io.clock import Clock, Timed, locked
 from kvquant_eval.io.registry import register, versions
@@ -28,6 +27,8 @@ WITH_TEXTS = ("report.md", "report.html")
 SCORES_TABLE = "turn_scores.json"
 REPLIES_TABLE = "flagged_replies.json"
 NEW_DATABASE = ".kvquant-eval-new-"
+FOLLOWS = "signoff_after_"
+"""Begins a tag of a version; behind it the sha256 of the signature before, which may be of another run."""
 DATABASE_WAIT_S = 20.0
 """For another writer; MLflow waits as long."""
 _DEFAULTS = {
@@ -69,6 +70,8 @@ def anchor(settings: TrackingSettings, signature: Signature) -> None:
     is none, or the store cannot be told within ``settings.timeout_s``.
     """
     tags = {"signoff_sha256": signature.sha256, "signed_by": signature.by}
+    if signature.previous is not None:
+        tags[f"{FOLLOWS}{signature.previous}"] = signature.sha256
     with _registry(settings) as client:
         found = _versions_of(client, signature)
         if not found:
@@ -78,11 +81,18 @@ def anchor(settings: TrackingSettings, signature: Signature) -> None:
 
 
 def anchored(settings: TrackingSettings, signature: Signature) -> Mapping[str, str] | None:
-    """The tags of the registered version of a signed decision; None where there is none. Raises TrackingError."""
+    """The tags of the registered version of a signed decision; None where there is none. ``signoff_followed_by`` is
+    among them where any version of the model was told of a later signature. Raises TrackingError.
+    """
     with _registry(settings) as client:
         found = _versions_of(client, signature)
         told = [each for each in found if "signoff_sha256" in each.tags]  # a later log may have added one
-        return dict((told or found)[-1].tags) if found else None
+        if not found:
+            return None
+        after = f"{FOLLOWS}{signature.sha256}"
+        later = [each.tags[after] for each in _versions(client, signature) if after in each.tags]
+        tags = dict((told or found)[-1].tags)
+        return {**tags, "signoff_followed_by": later[-1]} if later else tags
 
 
 @contextlib.contextmanager
@@ -104,9 +114,12 @@ def _registry(settings: TrackingSettings) -> Iterator[Any]:
 
 def _versions_of(client: Any, signature: Signature) -> list[Any]:
     """The registered versions of the decision that was signed: of its run, and of its candidate; the oldest first."""
-    found = versions(client, registered_name(signature.terms.model))
-    of_run = [each for each in found if each.tags.get("signoff_id") == signature.run_id]
+    of_run = [each for each in _versions(client, signature) if each.tags.get("signoff_id") == signature.run_id]
     return [each for each in of_run if client.get_run(each.run_id).data.tags.get("kv.arm") == signature.candidate]
+
+
+def _versions(client: Any, signature: Signature) -> list[Any]:
+    return versions(client, registered_name(signature.terms.model))
 
 
 def _log(folder: Path, settings: TrackingSettings, cards: Sequence[RunCard], clock: Clock) -> list[str]:
@@ -273,8 +286,3 @@ def reason(error: Exception) -> str:
     """An error in one line: no SQL, and both ends of what is long, as the cause may stand at either."""
     text = masked(" ".join(str(error).split()).split(" [SQL:")[0]) or type(error).__name__
     return safe(text if len(text) <= 300 else f"{text[:145]} … {text[-145:]}")
-
-
-def masked(text: str) -> str:
-    """``text`` with the credentials in its URIs masked."""
-    return re.sub(r"//[^/@\s]*@", "//***@", text)

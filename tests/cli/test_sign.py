@@ -187,6 +187,15 @@ def test_what_is_the_runs_own_may_differ(run: Path) -> None:
     assert sign(run, "--candidate", GOOD) == 0
 
 
+def test_a_damaged_copy_in_the_run_is_found_before_anything_is_signed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "signoff.json").write_text("{")
+    assert sign(run, "--candidate", GOOD) == 2
+    assert "signoff.json: a sign-off in strict JSON" in capsys.readouterr().err
+    assert not (run.parents[1] / "signoff").exists()
+
+
 def test_a_run_that_was_broken_off_is_not_signed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "tracking.json").unlink()
     assert sign(run, "--candidate", GOOD) == 2

@@ -102,6 +102,9 @@ def test_a_browser_opens_where_there_is_a_desktop(
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(ui, "PATIENCE_S", 5.0)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # which knows nothing of this machine
+    monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.delenv("DISPLAY", raising=False)
     if desktop:

@@ -23,7 +23,7 @@ from tests.fakes.signed import SKIPPING, TERMS, record, signature
 
 SERVES = {
     "--model": "org/model@r1", "--kv-dtype": "fp8", "--engine-version": "0.32.0", "--backend": "CPU_ATTN (amx)",
-    "--policy": "default",
+    "--policy": "b2" * 32,
 }  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_an_edited_file_with_its_hash_made_anew_is_refused_by_mlflow(
     terms = replace(made.signatures[0].terms, device="x") if "terms" in change else made.signatures[0].terms
     forged = seal(replace(made.signatures[0], **{**change, "terms": terms}))
     path = stored(tmp_path, replace(made, signatures=(forged,)))
-    assert verify(path, "--mlflow", uri, model=f"{made.model}@r1") == 3
+    assert verify(path, "--mlflow", uri, model=f"{made.model}@r1", policy=None) == 3
     assert "refused: anchor: signed " in capsys.readouterr().out
 
 
@@ -248,7 +248,7 @@ def test_a_signature_of_a_run_that_mlflow_does_not_know(
 ) -> None:
     uri, made = registered
     path = stored(tmp_path, replace(made, signatures=(seal(replace(made.signatures[0], run_id="other")),)))
-    assert verify(path, "--mlflow", uri, model=f"{made.model}@r1") == 4
+    assert verify(path, "--mlflow", uri, model=f"{made.model}@r1", policy=None) == 4
     assert "not shown: MLflow (no registered version of run other)\n" in capsys.readouterr().out
 
 
@@ -271,6 +271,9 @@ def test_a_server_that_is_down_shows_nothing(signoff: Path, capsys: pytest.Captu
         (["--sha256", "abc"], {}, "--sha256: 64 hexadecimal digits, got 'abc'"),
         (["--signature", "x.sig"], {}, "--signature: a file and its --public-key, got one of the two"),
         (["--signature", "nowhere", "--public-key", "nowhere"], {}, "nowhere: No such file or directory"),
+        (["--server", ""], {}, "--server: the address of a vLLM server, got ''"),
+        (["--at-least", "strong"], {}, "--at-least: evidence of a --server, got strong without one"),
+        (["--mlflow", ""], {}, "--mlflow: the address of a store, got none"),
         (["--server", "localhost:8000"], {}, "--server: the address of a vLLM server, got 'localhost:8000'"),
         ([], {"model": "@r1"}, "--model: ID or ID@REVISION, got '@r1'"),
         ([], {"model": "org/model@"}, "--model: ID or ID@REVISION, got 'org/model@'"),
@@ -294,6 +297,12 @@ def test_a_damaged_file(tmp_path: Path, content: bytes, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith(f"kvquant-eval: {path}: ")
 
 
+def test_a_number_that_no_hash_is_made_of(signoff: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signoff.write_text(signoff.read_text().replace("96.0", "9" * 400))
+    assert verify(signoff) == 2
+    assert "bytes_per_token: " in capsys.readouterr().err
+
+
 def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(tmp_path / "x.json") == 2
     assert "No such file" in capsys.readouterr().err
@@ -306,7 +315,7 @@ def test_a_record_without_signatures(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_a_file_says_cannot_steer_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = stored(tmp_path, record(signature(by="Ada\x1b[2J\nverified", terms=replace(TERMS, policy="\x1b[1m"))))
-    assert verify(path) == 3
+    assert verify(path, policy="default") == 3
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\nverified" not in out

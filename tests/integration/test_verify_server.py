@@ -116,7 +116,7 @@ def terms(fp8: str) -> Terms:
 def verify(folder: Path, terms: Terms, url: str, *more: str) -> int:
     """Of a sign-off with these terms. Version, backend and skipped layers are left to the server."""
     path, signed = append(folder, signature(terms=terms))
-    stated = ["--model", f"{MODEL}@r1", "--kv-dtype", "fp8", "--policy", "default", "--sha256", signed.sha256]
+    stated = ["--model", f"{MODEL}@r1", "--kv-dtype", "fp8", "--policy", TERMS.policy_sha256, "--sha256", signed.sha256]
     return main(["verify", str(path), *stated, "--server", url, *more])
 
 

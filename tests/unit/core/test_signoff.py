@@ -7,10 +7,13 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+import yaml
 
+from kvquant_eval.cli.config import data_folder
 from kvquant_eval.core.codec import digest, to_data
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.signoff import (
+    FOLDER_REVISION,
     Signature,
     Terms,
     barred,
@@ -158,12 +161,17 @@ def test_another_thing_to_serve_has_another_name(change: dict[str, Any], name: s
     [
         ({}, "org--model--r1--fp8_e4m3"),
         ({"revision": None}, "org--model--a1a1a1a1a1a1--fp8_e4m3"),
+        ({"revision": FOLDER_REVISION}, "org--model--a1a1a1a1a1a1--fp8_e4m3"),
         ({"model": "../../etc/x y", "revision": "a/b\n"}, "..--..--etc--x-y--a--b---fp8_e4m3"),
         ({"kv_requested": "k:fp8_e4m3,v:nvfp4"}, "org--model--r1--k-fp8_e4m3-v-nvfp4"),
     ],
 )
 def test_names_of_files(change: dict[str, Any], stem: str) -> None:
     assert file_stem(replace(TERMS, **change)) == stem
+
+
+def test_every_local_folder_has_that_revision_unless_it_is_told_another() -> None:
+    assert yaml.safe_load((data_folder("conf") / "model" / "folder.yaml").read_text())["revision"] == FOLDER_REVISION
 
 
 def test_long_names_stay_apart_and_fit() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvquant_eval.core.text import LINE_CHARS, TEXT_CHARS, TEXT_LINES, one_line, safe, tail, writable
+from kvquant_eval.core.text import LINE_CHARS, TEXT_CHARS, TEXT_LINES, masked, one_line, safe, tail, writable
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,18 @@ from kvquant_eval.core.text import LINE_CHARS, TEXT_CHARS, TEXT_LINES, one_line,
 )
 def test_safe(text: str, expected: str) -> None:
     assert safe(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a https://u:p@host/x and b@c", "a https://***@host/x and b@c"),
+        ("tracking.uri=postgresql://u:p@ss@host:1/db@2", "tracking.uri=postgresql://***@host:1/db@2"),
+        ("http://host/x@y", "http://host/x@y"),
+    ],
+)
+def test_credentials_are_masked(text: str, expected: str) -> None:
+    assert masked(text) == expected
 
 
 def test_accents_are_not_piled_up() -> None:

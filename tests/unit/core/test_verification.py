@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvquant_eval.core.engine import EngineFacts
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.signoff import Terms
 from kvquant_eval.core.verification import (
@@ -28,8 +29,12 @@ from tests.fakes.signed import SKIPPING, TERMS, facts, labels, record, signature
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 ASKED = Asked(
     model="org/model", revision="r1", kv_dtype="fp8_e4m3", engine_version="0.32.0", backend="CPU_ATTN (amx)",
-    policy="default",
+    policy="b2" * 6,
 )  # fmt: skip
+POLICY = (
+    "not shown: policy (signed default b2b2b2b2b2b2); give --policy its sha256, 12 digits or more (its settings may be "
+    "changed under a name), or --mlflow"
+)
 SHA256 = record().signatures[-1].sha256
 
 
@@ -77,7 +82,7 @@ def test_each_that_differs_is_refused(change: dict[str, Any], line: str) -> None
 
 @pytest.mark.parametrize(
     "change",
-    [{"kv_dtype": "fp8"}, {"policy": "b2" * 6}, {"policy": "b2" * 32}, {"revision": "a1" * 6}, {"layers_skipped": ()}],
+    [{"kv_dtype": "fp8"}, {"policy": "b2" * 32}, {"revision": "a1" * 6}, {"layers_skipped": ()}],
 )
 def test_other_names_of_the_same(change: dict[str, Any]) -> None:
     assert verified(replace(ASKED, **change)) == (0, [])
@@ -89,11 +94,17 @@ def test_other_names_of_the_same(change: dict[str, Any]) -> None:
         ("revision", "not shown: revision (signed r1); give --model ID@REVISION"),
         ("engine_version", "not shown: engine version (signed 0.32.0); give --engine-version, or --server"),
         ("backend", "not shown: backend (signed CPU_ATTN (amx)); give --backend, or --server in development mode"),
-        ("policy", "not shown: policy (signed default b2b2b2b2b2b2); give --policy, or --mlflow"),
+        ("policy", POLICY),
     ],
 )
 def test_what_nobody_shows_is_said(key: str, line: str) -> None:
     assert verified(replace(ASKED, **{key: None})) == (4, [line])
+
+
+def test_the_name_of_a_policy_does_not_show_its_settings() -> None:
+    assert verified(replace(ASKED, policy="default")) == (4, [POLICY])
+    anchors = tuple(of_registered(record().signatures[-1], tags()))
+    assert verified(replace(ASKED, policy="default"), anchors=anchors) == (0, [])
 
 
 def test_without_an_anchor() -> None:
@@ -115,12 +126,14 @@ def test_skipped_layers_must_be_shown() -> None:
     assert verified(replace(ASKED, layers_skipped=()), terms=SKIPPING) == (3, [line])
 
 
-def test_a_model_without_a_revision_is_known_by_its_weights() -> None:
-    local = replace(TERMS, revision=None)
+@pytest.mark.parametrize("revision", [None, "local"])
+def test_a_model_without_a_revision_is_known_by_its_weights(revision: str | None) -> None:
+    local = replace(TERMS, revision=revision)
     line = "not shown: revision (signed weights a1a1a1a1a1a1); give --model ID@REVISION"
     assert verified(replace(ASKED, revision=None), terms=local) == (4, [line])
     assert verified(replace(ASKED, revision="a1" * 6), terms=local) == (0, [])
-    assert verified(replace(ASKED, revision="None"), terms=local)[0] == 3
+    line = f"refused: revision: signed weights a1a1a1a1a1a1, asked for {revision}"
+    assert verified(replace(ASKED, revision=str(revision)), terms=local) == (3, [line])
     assert verified(replace(ASKED, revision="a1" * 5), terms=local)[0] == 3  # too short
 
 
@@ -180,10 +193,22 @@ def test_workers_that_run_something_else(dtypes: tuple[str, ...], change: dict[s
     assert any(line.startswith(f"refused: {needle}") and line.endswith("(strong evidence)") for line in lines), lines
 
 
-def test_one_worker_that_runs_something_else() -> None:
-    good, bad = facts("fp8_e4m3", "fp8_e4m3"), facts("fp8_e4m3", "bfloat16")
+@pytest.mark.parametrize(
+    ("terms", "good", "bad"),
+    [
+        (TERMS, facts("fp8_e4m3", "fp8_e4m3"), facts("fp8_e4m3", "bfloat16")),
+        (TERMS, facts("fp8_e4m3", "fp8_e4m3"), facts("fp8_e4m3", "fp8_e4m3", bytes_per_token=96.0)),
+        (SKIPPING, facts("bfloat16", "fp8_e4m3"), facts("bfloat16", "bfloat16")),
+        (SKIPPING, facts("bfloat16", "fp8_e4m3"), facts("fp8_e4m3", "fp8_e4m3")),
+    ],
+)
+def test_one_worker_that_runs_something_else(terms: Terms, good: EngineFacts, bad: EngineFacts) -> None:
+    asked = replace(ASKED, layers_skipped=terms.layers_skipped)
+    assert verified(asked, Served(workers=good), terms=terms) == (0, [])
     mixed = replace(good, layers=(good.layers[0], bad.layers[0]))
-    assert verified(served=Served(workers=mixed))[0] == 3
+    status, lines = verified(asked, Served(workers=mixed), terms=terms)
+    assert status == 3
+    assert any(line.endswith("in more than one way (strong evidence)") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +229,9 @@ def test_one_worker_that_runs_something_else() -> None:
         ({"num_gpu_blocks": "50", "num_gpu_blocks_override": "50"}, 0, ""),
         ({"num_gpu_blocks": "0"}, 0, ""),
         ({"kv_cache_dtype_skip_layers": "['0', '1']"}, 3, "layers skipped: signed none, the server's label says 0 1"),
+        ({"kv_cache_dtype_skip_layers": "['1234567']"}, 3, "the server's label says 1234567 (medium evidence)"),
+        ({"kv_cache_dtype_skip_layers": "['sliding_window', '5']"}, 3, "the server's label says 5 (medium evidence)"),
+        ({"kv_cache_dtype_skip_layers": "['sliding_window']"}, 4, "(signed none); the server's label says sliding_win"),
     ],
 )
 def test_labels(change: dict[str, str], status: int, needle: str) -> None:
@@ -290,6 +318,12 @@ def test_a_registered_version_that_says_otherwise(tag: str) -> None:
     status, (line,) = verified(anchors=anchors)
     assert status == 3
     assert line.endswith("MLflow has other")
+
+
+def test_a_registered_version_that_knows_of_a_later_signature() -> None:
+    anchors = tuple(of_registered(record().signatures[-1], tags(signoff_followed_by="e" * 64)))
+    line = f"refused: anchor: the last signature is {SHA256}, MLflow has {'e' * 64} after it; sign again"
+    assert verified(anchors=anchors) == (3, [line])
 
 
 def test_a_registered_version_that_was_never_told() -> None:

@@ -42,6 +42,11 @@ def read(answers: dict[str, Answer], answer_s: float = 10.0) -> Served:
         return Server(server.url, answer_s).read()
 
 
+def test_an_address_that_can_be_none_shows_no_password() -> None:
+    with pytest.raises(DataError, match=r"got 'http://\*\*\*@host/\?x'"):
+        Server("http://user:p@ss@host/?x")
+
+
 def test_workers_that_can_be_asked() -> None:
     with FakeVllm(usual()) as server:
         found = Server(f"{server.url}/v1/").read()

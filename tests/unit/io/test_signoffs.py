@@ -18,7 +18,7 @@ from kvquant_eval.core.codec import DataError, to_data
 from kvquant_eval.core.records import Decision
 from kvquant_eval.core.signoff import Record, faults
 from kvquant_eval.io.runfolder import RunFolder
-from kvquant_eval.io.signoffs import append, keep, kept, page, read
+from kvquant_eval.io.signoffs import append, copies, keep, kept, page, read
 from tests.fakes.signed import SKIPPING, TERMS, record, signature
 
 NAME = "org--model--r1--fp8_e4m3.json"
@@ -101,8 +101,8 @@ def test_a_run_keeps_the_signatures_of_its_candidates(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     assert kept(run) == []
     one, two = record(signature()).signatures[0], record(signature(candidate="other", terms=SKIPPING)).signatures[0]
-    keep(run, one)
-    keep(run, two)
+    keep(run, [one])
+    keep(run, [*copies(run), two])
     assert kept(run) == [one, two]
     assert json.loads((tmp_path / "signoff.json").read_text())["schema_version"] == 1
 
@@ -112,7 +112,7 @@ def test_a_damaged_copy_is_no_reason_not_to_report(tmp_path: Path, caplog: pytes
     assert kept(RunFolder(tmp_path)) == []
     assert "the report shows no signature" in caplog.text
     with pytest.raises(DataError):
-        keep(RunFolder(tmp_path), record().signatures[0])
+        copies(RunFolder(tmp_path))
 
 
 def test_the_page_says_it_all_at_its_top() -> None:

@@ -60,6 +60,21 @@ def test_the_last_signature_counts(corner: Corner) -> None:
     assert tags(corner, 2)["signed_by"] == "Bo"
 
 
+@pytest.mark.parametrize("later", ["one", "two"])
+def test_a_later_signature_is_known_though_it_is_of_another_run(corner: Corner, later: str) -> None:
+    terms = replace(TERMS, model=corner.model)
+    runs = ("one", later, "two")
+    made = record(*(signature(run_id=run, terms=terms, by=by) for run, by in zip(runs, "ABC", strict=True)))
+    for each in made.signatures:
+        anchor(corner.settings(), each)
+    *cut, last = [anchored(corner.settings(), each) for each in made.signatures]
+    assert last is not None
+    assert "signoff_followed_by" not in last
+    for before, after in zip(cut, made.signatures[1:], strict=True):
+        assert before is not None
+        assert before["signoff_followed_by"] == after.sha256
+
+
 def test_a_tag_moves_no_alias_and_a_relog_keeps_it(corner: Corner, tmp_path: Path) -> None:
     before = corner.holds()["aliases"]
     anchor(corner.settings(), signed(corner))

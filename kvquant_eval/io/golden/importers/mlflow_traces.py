@@ -19,9 +19,10 @@ from kvquant_eval.core.chat import Unusable, as_message
 from kvquant_eval.core.codec import DataError, quoted
 from kvquant_eval.core.conversation import Conversation, LeftOut
 from kvquant_eval.core.records import Json
+from kvquant_eval.core.text import masked
 from kvquant_eval.io.golden.importers._files import expect
 from kvquant_eval.io.golden.importers.openai import answer
-from kvquant_eval.io.tracking import database_file, masked, quiet, reason
+from kvquant_eval.io.tracking import database_file, quiet, reason
 
 PAGE = 20
 """Traces in memory at a time."""
