@@ -115,7 +115,7 @@ def test_a_damaged_search_is_named_in_the_report_and_decides_nothing(
     (copy / "search.json").write_text(text)
     assert main(["regate", str(copy)]) == 0
     page = (copy / "report.html").read_text()
-    assert "<li>left out: search.json: " in page
+    assert "<p>left out: search.json: " in page
     assert reason in page
     assert str(tmp_path) not in page
     assert "What each byte buys." not in page
