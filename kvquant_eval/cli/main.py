@@ -106,7 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _interrupt)
     log = logging.getLogger("kvquant_eval")
-    log.handlers, log.level = [_Lines()], logging.INFO
+    log.handlers = [_Lines()]
+    log.setLevel(logging.INFO)  # forgets what was cached of another level
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with github.commands_stopped() if not FOR_PROGRAMS & {*arguments} else contextlib.nullcontext():
