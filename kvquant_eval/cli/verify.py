@@ -149,10 +149,8 @@ def _registered(signature: Signature, uri: str) -> Iterator[Check]:
 
 def _about(signature: Signature) -> Iterator[str]:
     """Who signed what, and an override in plain sight."""
-    terms, until = signature.terms, signature.expires or "no date"
-    model = f"{terms.model}@{terms.at}"
-    kv = f"KV {terms.kv_requested} (effective {terms.kv_effective}, {terms.kv_realisation})"
-    yield f"{model} {kv}: {signature.decision}, signed by {signature.by} at {signature.at}, expires {until}"
+    named, until = signature.terms.named, signature.expires or "no date"
+    yield f"{named}: {signature.decision}, signed by {signature.by} at {signature.at}, expires {until}"
     if signature.override is not None:
         barred = f", barred: {signature.barred}" if signature.barred else ""
         yield f"OVERRIDE: {signature.decision}{barred} was signed all the same: {signature.override}"

@@ -60,6 +60,12 @@ class Terms:
         return None if self.revision == FOLDER_REVISION else self.revision
 
     @property
+    def named(self) -> str:
+        """The model and its KV dtype as they stand together everywhere."""
+        kv = f"KV {self.kv_requested} (effective {self.kv_effective}, {self.kv_realisation})"
+        return f"{self.model}@{self.at} {kv}"
+
+    @property
     def at(self) -> str:
         """What tells the model from others of its id: the revision, or how its weights' sha256 begins."""
         return self.named_revision or self.weights_sha256[:WEIGHTS_CHARS]

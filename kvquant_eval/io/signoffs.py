@@ -89,9 +89,7 @@ def _object(content: bytes, path: Path) -> dict[str, Any]:
 def page(record: Record) -> str:
     """The record as Markdown, the signature that counts first."""
     last, terms = record.signatures[-1], record.signatures[-1].terms
-    model = f"{terms.model}@{terms.at}"
-    kv = f"KV {terms.kv_requested} (effective {terms.kv_effective}, {terms.kv_realisation})"
-    parts = [f"# {escape(f'{model} {kv}')}", _items(_head(last))]
+    parts = [f"# {escape(terms.named)}", _items(_head(last))]
     parts += ["## Void as soon as one of these changes", _items(_terms(last))]
     if flags := flags_of(terms):
         parts += ["## What to give vLLM", fence(flags)]

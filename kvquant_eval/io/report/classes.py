@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvquant_eval.io.report.blocks import Block, Items, Section, Table, Verdicts
-from kvquant_eval.io.report.names import NONE, class_name, counted, interval, number
+from kvquant_eval.io.report.names import NONE, class_name, interval, measured, number
 from kvquant_eval.io.report.plain import deciding
 
 Data = Mapping[str, Any]
@@ -59,12 +59,7 @@ def _hangs_on(judged: Data) -> tuple[str, ...]:
         return ("none", *[NONE] * 10)
     score = judged["scores"][name]
     return (
-        name if score["role"] == "gate" else f"{name} ({score['role']})",
-        counted(score),
-        number(score["baseline_mean"], ".1f"),
-        number(score["candidate_mean"], ".1f"),
-        number(score["mean_drop"], "+.2f"),
-        interval(score["ci_lower"], score["ci_upper"]),
+        *measured(name, score),
         f"{score['margin']:g}",
         _recovery(score),
         f"{score['drops_over']}/{score['gains_over']}",

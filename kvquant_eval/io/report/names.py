@@ -93,3 +93,15 @@ def ranking(ranked: Sequence[Mapping[str, Any]]) -> str:
     """Candidates and their bytes a token, in the order given."""
     sizes = ((each["name"], each["bytes_per_token"]) for each in ranked)
     return ", ".join(f"{name} {'of unknown size' if size is None else format(size, ',.0f')}" for name, size in sizes)
+
+
+def measured(name: str, score: Mapping[str, Any]) -> tuple[str, ...]:
+    """A score's name with its role where it does not gate, turns, both means, drop and bounds, in points."""
+    return (
+        name if score["role"] == "gate" else f"{name} ({score['role']})",
+        counted(score),
+        number(score["baseline_mean"], ".1f"),
+        number(score["candidate_mean"], ".1f"),
+        number(score["mean_drop"], "+.2f"),
+        interval(score["ci_lower"], score["ci_upper"]),
+    )

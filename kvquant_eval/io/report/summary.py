@@ -16,9 +16,8 @@ from kvquant_eval.io.report.names import (
     baseline_name,
     candidate_mark,
     class_name,
-    counted,
     identity,
-    interval,
+    measured,
     number,
     why,
 )
@@ -92,12 +91,7 @@ def decision_table(classes: Data, baseline: str) -> Table:
 
 def _score(name: str, score: Data) -> tuple[str, ...]:
     return (
-        name if score["role"] == "gate" else f"{name} ({score['role']})",
-        counted(score),
-        number(score["baseline_mean"], ".1f"),
-        number(score["candidate_mean"], ".1f"),
-        number(score["mean_drop"], "+.2f"),
-        interval(score["ci_lower"], score["ci_upper"]),
+        *measured(name, score),
         f"{score['drops_over']}/{score['gains_over']}",
     )
 
