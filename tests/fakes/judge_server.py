@@ -6,9 +6,10 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from tests.fakes.loopback import LoopbackServer
 
 Request = dict[str, Any]
 Behave = Callable[["Handler", Request, int], None]
@@ -55,14 +56,11 @@ def by_length(handler: Handler, request: Request, _: int) -> None:
     handler.say(json.dumps({"reason": "by length", **points}))
 
 
-class JudgeServer(ThreadingHTTPServer):
+class JudgeServer(LoopbackServer):
     """Use as a context manager; ``url`` is the base address. What was asked stays in ``requests`` and ``headers``."""
 
-    daemon_threads = True
-    block_on_close = False
-
     def __init__(self, behave: Behave = by_length) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.behave = behave
         self.lock = threading.Lock()
         self.requests: list[Request] = []
@@ -70,16 +68,4 @@ class JudgeServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-    def handle_error(self, request: Any, client_address: Any) -> None: ...
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
-        self.server_close()
+        return f"{super().url}/v1"

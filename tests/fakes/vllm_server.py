@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from tests.fakes.loopback import LoopbackServer
 
 Answer = Callable[["Handler"], None]
 
@@ -39,33 +39,14 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-class FakeVllm(ThreadingHTTPServer):
+class FakeVllm(LoopbackServer):
     """Answers by path; what is not among ``answers`` is not found."""
 
-    daemon_threads = True
-    block_on_close = False
-
     def __init__(self, answers: dict[str, Answer]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.answers = answers
         self.paths: list[str] = []
         self.bodies: list[Any] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None: ...
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
-        self.server_close()
 
 
 def says(value: Any, status: int = 200) -> Answer:
